@@ -1,0 +1,1 @@
+"""One module per kind of file; each turns a fragment into insertions at its anchors."""

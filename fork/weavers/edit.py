@@ -1,0 +1,82 @@
+"""What a weaver fills: insertions into one base, and the anchors that were not found once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from fork.series import Anchor, Place
+
+T = TypeVar("T")
+
+
+@dataclass
+class Edit:
+    """Only inserts, so that every byte of the base stays, in its order."""
+
+    path: str
+    base: str
+    anchor: Anchor
+    insertions: list[tuple[int, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def insert(self, at: int, text: str) -> None:
+        self.insertions.append((at, text))
+
+    def problem(self, what: str) -> None:
+        self.problems.append(f"{self.path}: {what}")
+
+    def choose(
+        self, container: str, find: Callable[[str], Sequence[T]]
+    ) -> tuple[Place, T | None] | None:
+        """The first place of a container that the base has, with what stands there.
+
+        `last` and `sorted` name nothing, so they come with None. A place found more than once,
+        or none found at all, is a problem, and the answer is None.
+        """
+        places = self.anchor.places.get(container)
+        if places is None:
+            self.problem(f"{container!r} has no anchor: add it in stack/series.yaml")
+            return None
+        for place in places:
+            if not place.target:
+                return place, None
+            hits = find(place.target)
+            if len(hits) == 1:
+                return place, hits[0]
+            if hits:
+                self.problem(f"anchor '{place}' in {container!r} found {len(hits)} times")
+                return None
+        names = " or ".join(f"'{place}'" for place in places)
+        self.problem(f"anchor {names} in {container!r} found 0 times")
+        return None
+
+    def result(self) -> str:
+        """The base with the insertions; those at one spot keep the order they were made in."""
+        text, end = [], 0
+        for at, addition in sorted(self.insertions, key=lambda insertion: insertion[0]):
+            text += [self.base[end:at], addition]
+            end = at
+        return "".join([*text, self.base[end:]])
+
+
+def line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1
+
+
+def next_line(text: str, at: int) -> int:
+    """Where the line after the one that holds `at` begins."""
+    newline = text.find("\n", at)
+    return len(text) if newline < 0 else newline + 1
+
+
+def above_comments(text: str, at: int, marks: tuple[str, ...]) -> int:
+    """The start of the line of `at`, or of the comment lines that stand directly above it."""
+    start = line_start(text, at)
+    while start:
+        previous = line_start(text, start - 1)
+        if not text[previous:start].lstrip().startswith(marks):
+            break
+        start = previous
+    return start

@@ -1,0 +1,102 @@
+"""Weaves plain lists of lines: a table of docs under a heading, a list of sources, an expect file.
+
+The fragment repeats the heading, or the `NAME = [`, under which its lines go.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fork.weavers.edit import Edit
+
+UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; `start` and `end` are offsets, the newline included."""
+
+    text: str
+    start: int
+    end: int
+
+
+def weave(edit: Edit, fragment: str) -> None:
+    """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
+    ours, theirs = _lines(fragment), _lines(edit.base)
+    for container in edit.anchor.places:
+        if container == "file":
+            region = theirs
+            block = fragment
+        else:
+            found = [_region(lines, container) for lines in (ours, theirs)]
+            if len(found[1]) != 1 or len(found[0]) != 1:
+                where = "the base" if len(found[0]) == 1 else "the fragment"
+                count = len(found[1] if len(found[0]) == 1 else found[0])
+                edit.problem(f"container {container!r} found {count} times in {where}")
+                continue
+            region = found[1][0]
+            block = "".join(line.text + "\n" for line in found[0][0] if line.text.strip())
+        _insert(edit, container, region, block)
+
+
+def in_rst(text: str) -> str:
+    """Markdown's `code` as reStructuredText writes it, for releases whose docs were .rst."""
+    return re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``", text)
+
+
+def _insert(edit: Edit, container: str, region: list[Line], block: str) -> None:
+    chosen = edit.choose(container, lambda to: [x for x in region if x.text.strip() == to])
+    if chosen is None:
+        return
+    place, line = chosen
+    if place.relation == "sorted":
+        _insert_sorted(edit, container, region, block)
+    elif place.relation == "before" and line is not None:
+        edit.insert(line.start, block)
+    else:
+        edit.insert((line or _last_filled(region)).end, block)
+
+
+def _lines(text: str) -> list[Line]:
+    lines, start = [], 0
+    for line in text.splitlines(keepends=True):
+        lines.append(Line(line.rstrip("\n"), start, start + len(line)))
+        start += len(line)
+    return lines
+
+
+def _region(lines: list[Line], container: str) -> list[list[Line]]:
+    """The lines under a heading up to the next one, or those of `NAME = [` up to its `]`."""
+    regions = []
+    for n, line in enumerate(lines):
+        body = lines[n + 1 :]
+        if line.text == f"{container} = [":
+            end = next((m for m, other in enumerate(body) if other.text.startswith("]")), 0)
+        elif line.text.lstrip("# ").rstrip() == container:
+            end = next((m for m in range(1, len(body)) if _is_heading(body, m)), len(body))
+        else:
+            continue
+        regions.append(body[:end])
+    return regions
+
+
+def _is_heading(body: list[Line], n: int) -> bool:
+    below = body[n + 1].text if n + 1 < len(body) else ""
+    text = body[n].text
+    return text.startswith("#") or bool(text.strip() and UNDERLINE.match(below))
+
+
+def _insert_sorted(edit: Edit, container: str, region: list[Line], block: str) -> None:
+    texts = [line.text for line in region]
+    if texts != sorted(texts):
+        edit.problem(f"the lines of {container!r} are not sorted")
+        return
+    for ours in block.splitlines():
+        at = next((line.start for line in region if line.text > ours), region[-1].end)
+        edit.insert(at, ours + "\n")
+
+
+def _last_filled(region: list[Line]) -> Line:
+    return next((line for line in reversed(region) if line.text.strip()), region[-1])
