@@ -1,0 +1,129 @@
+"""The OpInfo of torch.attn: its sample, reference and error inputs, and its NumPy reference."""
+
+import re
+from functools import partial
+
+import numpy as np
+import torch
+from torch.testing import make_tensor
+from torch.testing._internal.common_dtype import floating_and_complex_types_and
+from torch.testing._internal.common_methods_invocations import L, M, S
+from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
+
+
+def make_attn_arg(device, dtype):
+    # tanh saturates within a few units and, for complex numbers, has poles at
+    # i pi / 2: wider inputs would have gradients of zero, or without bound.
+    bound = 0.5 if dtype.is_complex else 1
+    return partial(make_tensor, device=device, dtype=dtype, low=-bound, high=bound)
+
+
+def sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
+    make_arg = partial(make_attn_arg(device, dtype), requires_grad=requires_grad)
+
+    # N, D, E: pairwise different, square, single, and each of them empty
+    for n, d, e in (
+        (S, 3, 2),
+        (2, S, 3),
+        (3, 2, S),
+        (3, 3, 3),
+        (1, 1, 1),
+        (0, 3, 2),
+        (3, 0, 2),
+        (3, 2, 0),
+    ):
+        yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
+
+    def transposed(*shape):
+        return make_attn_arg(device, dtype)(shape).mT.requires_grad_(requires_grad)
+
+    yield SampleInput(transposed(3, S), args=(make_arg((S, 3)), make_arg((S, 2))))
+    yield SampleInput(make_arg((S, 3)), args=(transposed(3, S), transposed(2, S)))
+
+    if dtype.is_complex:
+        def conjugate(*shape):
+            return make_attn_arg(device, dtype)(shape).conj().requires_grad_(requires_grad)
+
+        yield SampleInput(conjugate(S, 3), args=(make_arg((S, 3)), conjugate(S, 2)))
+        yield SampleInput(make_arg((S, 3)), args=(conjugate(S, 3), make_arg((S, 2))))
+
+
+def reference_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
+    yield from sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs)
+
+    make_arg = partial(make_attn_arg(device, dtype), requires_grad=requires_grad)
+    for n, d, e in ((M, S, L), (L, M, S), (S, M, L), (L, S, M), (L, 1, M), (1, M, L)):
+        yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
+
+    # memory that overlaps, and every other column
+    yield SampleInput(
+        make_arg((1, S)).expand(M, S),
+        args=(make_arg((M, 1)).expand(M, S), make_arg((1, 1)).expand(M, L)),
+    )
+    yield SampleInput(
+        make_arg((M, 2 * S))[:, ::2],
+        args=(make_arg((M, 2 * S))[:, 1::2], make_arg((2 * M, L))[::2]),
+    )
+
+
+def error_inputs_attn(op_info, device, **kwargs):
+    make_arg = partial(make_tensor, device=device, dtype=torch.float32)
+
+    def error(q, k, v, message):
+        return ErrorInput(SampleInput(q, args=(k, v)), error_regex=re.escape(f"attn: expected {message}"))
+
+    names = ("q", "k", "v")
+    shapes = ((2, 3), (2, 3), (2, 4))
+
+    def replaced(i, other):
+        return (*shapes[:i], other, *shapes[i + 1:])
+
+    for i, name in enumerate(names):
+        for shape in ((), (2,), (2, 3, 4)):
+            yield error(*map(make_arg, replaced(i, shape)),
+                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size (")
+
+    for i in range(3):
+        q, k, v = replaced(i, (5, shapes[i][1]))
+        yield error(make_arg(q), make_arg(k), make_arg(v),
+                    f"q, k and v to have the same number of rows, but got q {q}, k {k}, v {v}")
+
+    for i in range(2):
+        q, k, v = replaced(i, (2, 5))
+        yield error(make_arg(q), make_arg(k), make_arg(v),
+                    f"q and k to have the same number of columns, but got q {q}, k {k}")
+
+    for i in range(3):
+        dtypes = ["Double" if i == j else "Float" for j in range(3)]
+        q, k, v = (make_arg(shape, dtype=torch.float64) if i == j else make_arg(shape)
+                   for j, shape in enumerate(shapes))
+        yield error(q, k, v, "q, k and v to have the same dtype, but got "
+                    f"q {dtypes[0]}, k {dtypes[1]}, v {dtypes[2]}")
+
+    for dtype, name in ((torch.int64, "Long"), (torch.bool, "Bool"), (torch.complex32, "ComplexHalf")):
+        yield error(*(make_arg(shape, dtype=dtype) for shape in shapes),
+                    f"floating point or complex inputs, but got {name}")
+
+    for i in range(3):
+        q, k, v = (make_arg(shape, device="meta") if i == j else make_arg(shape)
+                   for j, shape in enumerate(shapes))
+        yield error(q, k, v, "q, k and v to be on the same device, but got "
+                    f"q {q.device}, k {k.device}, v {v.device}")
+
+
+def reference_attn(q, k, v):
+    attn = np.tanh(q @ k.T)
+    return attn @ v, attn
+
+
+op_db: list[OpInfo] = [
+    OpInfo('attn',
+           dtypes=floating_and_complex_types_and(torch.float16, torch.bfloat16),
+           ref=reference_attn,
+           supports_out=False,
+           supports_forward_ad=True,
+           supports_fwgrad_bwgrad=True,
+           sample_inputs_func=sample_inputs_attn,
+           reference_inputs_func=reference_inputs_attn,
+           error_inputs_func=error_inputs_attn),
+]
