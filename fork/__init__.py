@@ -1,0 +1,1 @@
+"""The fork: turns the stack of PRs into a PyTorch that runs, on a wheel or in a source tree."""

@@ -1,0 +1,45 @@
+"""The command line: which commands there are, and errors as one sentence with exit status 1."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+from fork.errors import ForkError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+COMMANDS = {
+    "build": "weave, generate, compile and install a fork on the installed torch",
+    "run": "run a command with a fork as its torch, building it first when it is missing or stale",
+    "wheel": "pack a fork as an installable wheel",
+    "show": "print the stack, or one PR of it",
+    "check": "check that the stack is sound: every prefix weaves, builds and passes what it ships",
+    "apply": "commit the stack, one commit per PR, on a new branch of a PyTorch checkout",
+    "export": "write the stack as mailbox patches against a PyTorch checkout",
+    "compat": "weave, build and test the stack on every release of torch that is served",
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command; the exit status is its own, 1 for an error that the tool explains."""
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+        module = importlib.import_module(f"fork.{name}" if name != "build" else "fork.building")
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    parsed = parser.parse_args(words)
+    try:
+        return int(parsed.run(parsed))
+    except ForkError as error:
+        print(f"fork: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("fork: stopped; the last good build is as it was", file=sys.stderr)
+        return 130

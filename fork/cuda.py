@@ -1,0 +1,73 @@
+"""The CUDA side of a build: the compiler, the architectures and the libraries to link, or why there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.base import Base
+from fork.errors import ForkError
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """nvcc, the architectures to compile for (CMake's spelling) and the base's CUDA libraries."""
+
+    nvcc: Path
+    architectures: tuple[str, ...]
+    libraries: tuple[Path, ...]
+
+
+def choose(base: Base, wish: str) -> tuple[Toolkit | None, str]:
+    """The toolkit for `wish` (auto, on, off), and one line that says what was chosen and why."""
+    if wish == "off":
+        return None, "off, as asked"
+    try:
+        toolkit = _find(base)
+    except ForkError as error:
+        if wish == "on":
+            raise
+        return None, f"off: {error}"
+    return toolkit, f"{toolkit.nvcc}, for {' '.join(toolkit.architectures)}"
+
+
+def _find(base: Base) -> Toolkit:
+    if base.cuda is None:
+        raise ForkError(f"torch {base.version} is a CPU build; `pip install torch==={base.version.split('+')[0]}` has CUDA")
+    nvcc = _nvcc(base)
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None or release[1] != base.cuda.split(".")[0]:
+        found = f"{release[1]}.{release[2]}" if release else "unknown"
+        raise ForkError(f"torch {base.version} has CUDA {base.cuda} and {nvcc} is CUDA {found}: install nvcc {base.cuda}")
+    runtime = sorted(base.site.glob("nvidia/*/lib/libcudart.so.*")) or sorted(nvcc.parent.parent.glob("lib64/libcudart.so"))
+    if not runtime:
+        raise ForkError(f"libcudart was found neither in {base.site}/nvidia nor beside {nvcc}")
+    libraries = tuple(base.torch / "lib" / name for name in ("libtorch_cuda.so", "libc10_cuda.so"))
+    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]))
+
+
+def _nvcc(base: Base) -> Path:
+    candidates = [
+        os.environ.get("CUDACXX", ""),
+        os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc"),
+        shutil.which("nvcc") or "",
+        *map(str, base.site.glob("nvidia/*/bin/nvcc")),
+    ]
+    for candidate in filter(None, candidates):
+        if Path(candidate).is_file():
+            return Path(candidate).resolve()
+    raise ForkError("nvcc was not found: install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or set CUDACXX")
+
+
+def _architectures(base: Base) -> tuple[str, ...]:
+    """What the installed torch was built for, from 8.0 up, and the newest also as PTX for what comes later."""
+    code = "import torch; print(torch._C._cuda_getArchFlags())"
+    said = subprocess.run([base.python, "-c", code], capture_output=True, text=True, cwd="/")
+    numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said.stdout)} | {80, 90})
+    kept = [n for n in numbers if n >= 80]
+    return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")

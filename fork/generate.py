@@ -1,0 +1,121 @@
+"""Runs PyTorch's own generators on the stack's entries alone; a script of its own, since it imports the fork's torchgen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torchgen
+from torchgen.api.python import PythonSignatureNativeFunctionPair, returns_structseq_pyi
+from torchgen.gen import parse_native_yaml
+from torchgen.packaged.autograd.gen_annotated_fn_args import gen_annotated_args
+from torchgen.packaged.autograd.gen_autograd import gen_autograd, gen_autograd_python
+from torchgen.packaged.autograd.gen_python_functions import (
+    group_overloads,
+    is_py_torch_function,
+    load_signatures,
+    should_generate_py_binding,
+)
+from torchgen.selective_build.selector import SelectiveBuilder
+
+PACKAGED = Path(torchgen.__file__).parent / "packaged"
+
+# `aten` exists already in the base's libraries, so the stack adds a fragment to it.
+SCHEMA_TEMPLATE = """\
+#include <torch/library.h>
+
+namespace at {
+TORCH_LIBRARY_FRAGMENT(aten, m) {
+  ${aten_schema_registrations};
+}
+${schema_registrations}
+}  // namespace at
+"""
+
+
+def main(native: Path, derivatives: Path | None, out: Path) -> None:
+    """Brings up to date out/aten (torchgen), out/autograd (gen_autograd) and out/stubs.json (typing entries)."""
+    # The same folder every time, since the generators write its name into what they make.
+    scratch = out.parent / "generating"
+    shutil.rmtree(scratch, ignore_errors=True)
+    _generate(native, derivatives, scratch / "source", scratch / "fresh")
+    _sync(scratch / "fresh", out)
+    shutil.rmtree(scratch)
+
+
+def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -> None:
+    shutil.copytree(PACKAGED / "ATen/templates", source / "templates")
+    (source / "templates/RegisterSchema.cpp").write_text(SCHEMA_TEMPLATE)
+    (source / "native").mkdir()
+    entries, tags = source / "native/native_functions.yaml", source / "native/tags.yaml"
+    shutil.copyfile(native, entries)
+    shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
+    (out / "aten").mkdir(parents=True)
+    command = [sys.executable, "-m", "torchgen.gen", "-s", str(source), "-d", str(out / "aten"), "--per-operator-headers"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode != 0:
+        sys.exit(result.stderr)
+
+    autograd = source / "autograd"
+    shutil.copytree(PACKAGED / "autograd/templates", autograd / "templates")
+    (autograd / "deprecated.yaml").write_text("[]\n")
+    (autograd / "derivatives.yaml").write_text(derivatives.read_text() if derivatives else "[]\n")
+    generated = out / "autograd/torch/csrc/autograd/generated"
+    generated.mkdir(parents=True)
+    arguments = (str(entries), str(tags), str(generated), str(autograd))
+    gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
+    gen_autograd_python(*arguments)
+    for path in generated.glob("*.cpp"):
+        # at::redispatch::f is an inline alias, declared in a header that lists every operator there is.
+        text = re.sub(r"\bat::redispatch::(\w+)\(", r"at::_ops::\1::redispatch(", path.read_text())
+        path.write_text(
+            text.replace("#include <ATen/RedispatchFunctions.h>", _operator_includes(out / "aten/ops"))
+        )
+    (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
+
+
+def _sync(fresh: Path, out: Path) -> None:
+    """Makes `out` equal to `fresh`, touching only what differs, so that Ninja compiles only that."""
+    wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
+    for path in [path for path in out.rglob("*") if path.is_file() and path.relative_to(out) not in wanted]:
+        path.unlink()
+    for path in wanted:
+        target, text = out / path, (fresh / path).read_bytes()
+        if not target.is_file() or target.read_bytes() != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(text)
+
+
+def _operator_includes(ops: Path) -> str:
+    return "\n".join(f"#include <ATen/ops/{path.name}>" for path in sorted(ops.glob("*_ops.h")))
+
+
+def _stubs(entries: Path, tags: Path) -> dict[str, object]:
+    """What a source build's typing files would say of these operators."""
+    functions = [f for f in parse_native_yaml(str(entries), str(tags)).native_functions if should_generate_py_binding(f)]
+    bound = [f for f in functions if is_py_torch_function(f)]
+    pairs: Sequence[PythonSignatureNativeFunctionPair] = load_signatures(
+        bound, str(entries.parent.parent / "autograd/deprecated.yaml"), method=False, pyi=True
+    )
+    definitions: dict[str, list[str]] = {}
+    structseqs: dict[str, str] = {}
+    for overload in group_overloads(pairs):
+        signature = overload.signature
+        definitions.setdefault(signature.name, []).append(signature.signature_str_pyi())
+        structseq = returns_structseq_pyi(signature)
+        if structseq is not None:
+            structseqs[structseq[0]] = structseq[1]
+    return {
+        "functions": definitions,
+        "return_types": structseqs,
+        "annotated": [f"torch._C._VariableFunctions.{gen_annotated_args(f)}" for f in bound],
+    }
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2] else None, Path(sys.argv[3]))

@@ -1,0 +1,70 @@
+// What the generated Python bindings call and libtorch_python keeps hidden.
+#include <Python.h>
+
+#include <structmember.h>
+
+#include <torch/csrc/utils/python_arg_parser.h>
+#include <torch/csrc/utils/structseq.h>
+
+namespace torch {
+
+PyObject* handle_torch_function(
+    PythonArgs& r,
+    PyObject* self,
+    PyObject* args,
+    PyObject* kwargs,
+    PyObject* torch_api,
+    const char* module_name,
+    const char* func_name_override) {
+  const std::string name =
+      func_name_override ? func_name_override : r.get_func_name();
+  py::object function = py::reinterpret_steal<py::object>(
+      PyObject_GetAttrString(torch_api, name.c_str()));
+  TORCH_INTERNAL_ASSERT(function.ptr() != nullptr, "no function ", name);
+  py::object arguments = py::reinterpret_borrow<py::object>(args);
+  if (self != nullptr) {
+    arguments = py::make_tuple(py::handle(self)) + arguments;
+  }
+  return handle_torch_function_no_python_arg_parser(
+      r.overloaded_args,
+      arguments.ptr(),
+      kwargs,
+      name.c_str(),
+      function.ptr(),
+      module_name);
+}
+
+PyObject* handle_torch_function(
+    PythonArgs& r,
+    PyObject* args,
+    PyObject* kwargs,
+    PyObject* torch_api,
+    const char* module_name,
+    const char* func_name_override) {
+  return handle_torch_function(
+      r, nullptr, args, kwargs, torch_api, module_name, func_name_override);
+}
+
+namespace utils {
+
+// torch.return_types.f(
+// first=...,
+// second=...)
+PyObject* returned_structseq_repr(PyStructSequence* obj) {
+  PyTypeObject* type = Py_TYPE(obj);
+  std::string text = std::string(type->tp_name) + "(\n";
+  const Py_ssize_t size = PyTuple_GET_SIZE(obj);
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* repr = PyObject_Repr(PyTuple_GET_ITEM(obj, i));
+    if (repr == nullptr) {
+      return nullptr;
+    }
+    text += std::string(type->tp_members[i].name) + "=" +
+        PyUnicode_AsUTF8(repr) + (i + 1 < size ? ",\n" : ")");
+    Py_DECREF(repr);
+  }
+  return PyUnicode_FromString(text.c_str());
+}
+
+} // namespace utils
+} // namespace torch

@@ -1,0 +1,60 @@
+"""`fork wheel`: packs a fork as a wheel that pip installs in place of the base's."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fork import building
+from fork.base import PACKAGES
+from fork.build import Fork, build
+from fork.errors import ForkError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    building.add_arguments(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the wheel goes (default: build/wheels)")
+
+
+def run(args: argparse.Namespace) -> int:
+    fork = building.chosen(args)
+    site = build(fork).resolve()
+    out: Path = (args.out or fork.build / "wheels").absolute()
+    print(f"done     {pack(fork, site, out)}", flush=True)
+    return 0
+
+
+def pack(fork: Fork, site: Path, out: Path) -> Path:
+    """The wheel: the fork's packages and the base's metadata under the version `<base>+<stack>`."""
+    version = local_version(fork.base.version, fork.series.name)
+    content = fork.home / "wheel"
+    shutil.rmtree(content, ignore_errors=True)
+    for package in PACKAGES:
+        if (site / package).is_dir():
+            shutil.copytree(site / package, content / package, copy_function=_link, ignore=shutil.ignore_patterns("__pycache__"))
+    info = content / f"torch-{version}.dist-info"
+    shutil.copytree(
+        fork.base.dist_info, info, ignore=shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+    )
+    metadata = (info / "METADATA").read_text()
+    (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
+    out.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", str(out)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    shutil.rmtree(content)
+    if result.returncode != 0:
+        raise ForkError(f"packing failed: {(result.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+    return max(out.glob(f"torch-{version}-*.whl"), key=lambda path: path.stat().st_mtime)
+
+
+def local_version(base: str, name: str) -> str:
+    """2.13.0 -> 2.13.0+name; 2.13.0+cpu -> 2.13.0+cpu.name."""
+    return f"{base}.{name}" if "+" in base else f"{base}+{name}"
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
