@@ -20,7 +20,7 @@ WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
 def weave(path: str, base: str, fragment: str, anchor: Anchor) -> str:
     """The base with the fragment's pieces at their anchors, and not another byte changed."""
     woven, problems = _weave(path, base, fragment, anchor)
-    _refuse(problems)
+    refuse(problems)
     return woven
 
 
@@ -32,6 +32,15 @@ def weave_all(
     `read` gives the base's text of a path, or None where the base has no such file. All anchors
     that are not found exactly once, in all files, are named in one error.
     """
+    woven, problems = weave_state(state, anchors, read)
+    refuse(problems)
+    return woven
+
+
+def weave_state(
+    state: Mapping[str, Path], anchors: Mapping[str, Anchor], read: Callable[[str], str | None]
+) -> tuple[dict[str, str], list[str]]:
+    """What `weave_all` gives, and a sentence for each anchor that does not fit."""
     woven: dict[str, str] = {}
     problems: list[str] = []
     for path, file in state.items():
@@ -50,8 +59,7 @@ def weave_all(
             content, anchor = lines.in_rst(content), _in_rst(anchor)
         woven[here], found = _weave(here, base, content, anchor)
         problems += found
-    _refuse(problems)
-    return woven
+    return woven, problems
 
 
 def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> str:
@@ -75,7 +83,8 @@ def _in_rst(anchor: Anchor) -> Anchor:
     return Anchor(places, anchor.formerly)
 
 
-def _refuse(problems: list[str]) -> None:
+def refuse(problems: list[str]) -> None:
+    """Raises one error that names all problems, if there are any."""
     if len(problems) == 1:
         raise ForkError(problems[0])
     if problems:

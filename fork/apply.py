@@ -1,0 +1,59 @@
+"""`fork apply`: commits the stack, PR by PR, on a new branch of a PyTorch checkout."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fork.checkout import Checkout, Step, commit_steps, weave_steps
+from fork.errors import ForkError
+from fork.series import Series
+from fork.show import where
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=Path, metavar="TREE", help="a clean git checkout of PyTorch")
+    parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
+    parser.add_argument("--branch", default="stack", metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="only say what would happen")
+
+
+def run(args: argparse.Namespace) -> int:
+    series = Series.load(args.root.resolve())
+    checkout = Checkout.open(args.tree)
+    checkout.refuse_dirty()
+    steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
+    if checkout.git("branch", "--list", args.branch):
+        raise ForkError(f"{args.tree} has a branch {args.branch} already: give another by --branch")
+    untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
+    if untracked:
+        raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
+    if args.check:
+        print(plan(checkout, series, steps), end="")
+        print(f"{len(steps)} commits would go on branch {args.branch}; nothing was changed")
+        return 0
+    last = commit_steps(checkout, steps)
+    checkout.git("switch", "--quiet", "--create", args.branch, last)
+    print(checkout.git("log", "--oneline", "--reverse", f"{checkout.head}..{last}"), end="")
+    print(f"{len(steps)} commits are on branch {args.branch} of {args.tree}")
+    return 0
+
+
+def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
+    """Per PR and file, what would be added: `+12` lines, and where."""
+    lines: list[str] = []
+    before: dict[str, str] = {}
+    for place, step in enumerate(steps, 1):
+        lines.append(f"{place}  {step.pr.name}: {step.pr.title}")
+        for path in step.pr.paths:
+            anchor = series.anchors.get(path)
+            actual = path if path in step.texts or anchor is None else anchor.formerly or path
+            old = before.get(actual, checkout.read(actual) or "")
+            added = len(step.texts.get(actual, "").splitlines()) - len(old.splitlines())
+            lines.append(f"   {added:+d} {actual}: {where(series, step.pr, path)}")
+        before = dict(step.texts)
+    return "\n".join(lines) + "\n"
+
+
+def _in_the_way(checkout: Checkout, path: str) -> bool:
+    return checkout.read(path) is None and (checkout.path / path).exists()

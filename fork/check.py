@@ -1,0 +1,156 @@
+"""`fork check`: the stack is sound, file by file and prefix by prefix."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fork import base as bases
+from fork.errors import ForkError
+from fork.prefix import Result, build_and_test
+from fork.series import PullRequest, Series
+from fork.weave import weave_state
+
+SECTIONS = ("why", "how to review", "test plan", "stack")
+TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
+RUN = 6
+"""So many telling lines in a row that also stand in a row upstream are a copy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pr", metavar="N", help="build and test only this prefix")
+    parser.add_argument("--static", action="store_true", help="build nothing, run no test")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="default: build/")
+
+
+def run(
+    args: argparse.Namespace,
+    prefix: Callable[[Series, PullRequest, Path], Result] = build_and_test,
+) -> int:
+    root: Path = args.root.resolve()
+    series = Series.load(root)
+    base = bases.installed()
+
+    def read(path: str) -> str | None:
+        shipped = base.wheel_path(path)
+        return (base.site / shipped).read_text() if shipped else None
+
+    problems = [*files(series), *descriptions(series), *weaves(series, read)]
+    problems += copies(series, base.site)
+    print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
+    if not args.static and not problems:
+        for pr in [series.find(args.pr)] if args.pr else series.prs:
+            result = prefix(series, pr, (args.build or root / "build").absolute())
+            print(f"{pr.name:16} {result.summary()}", flush=True)
+            problems += [f"{pr.name}: {run.command} failed" for run in result.runs if not run.passed]
+    if problems:
+        raise ForkError("\n  ".join([f"the stack has {len(problems)} faults:", *problems]))
+    return 0
+
+
+def files(series: Series) -> Iterator[str]:
+    """Each path introduced once and used, each stored state different from the next one."""
+    introduced = {path: n for n, pr in enumerate(series.prs) for path in pr.introduces}
+    for path in series.anchors:
+        if path not in introduced:
+            yield f"{path}: it has an anchor, and no PR introduces it"
+    for n, pr in enumerate(series.prs):
+        folder = series.root / "stack" / pr.name
+        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            path = file.relative_to(folder).as_posix()
+            if path == "PR.md":
+                continue
+            if path not in introduced or introduced[path] > n:
+                yield f"{file.relative_to(series.root)}: this PR's state does not have {path}"
+            elif n + 1 == len(series.prs):
+                if not (series.root / path).is_file():
+                    yield f"{file.relative_to(series.root)}: the last state lies at {path} itself"
+                else:
+                    yield f"{file.relative_to(series.root)}: hides {path}, the last state"
+            else:
+                later = series.state(series.prs[n + 1]).get(path)
+                if later is not None and later.read_bytes() == file.read_bytes():
+                    yield f"{file.relative_to(series.root)}: the same as the next state: delete it"
+    for file in sorted({f for pr in series.prs for f in series.state(pr).values()}):
+        if not file.read_bytes().endswith(b"\n"):
+            yield f"{file.relative_to(series.root)}: no newline at its end"
+
+
+def descriptions(series: Series) -> Iterator[str]:
+    """Each PR.md has the title of the series, every section, and nothing that git would cut."""
+    for pr in series.prs:
+        file = series.description(pr)
+        name = file.relative_to(series.root)
+        if not file.is_file():
+            yield f"{name}: missing"
+            continue
+        lines = file.read_text().splitlines()
+        headings = [line.lstrip("# ").lower() for line in lines if line.startswith("#")]
+        if lines[:1] != [f"# {pr.title}"]:
+            yield f"{name}: its first line is not '# {pr.title}'"
+        if len(pr.title) > 72:
+            yield f"{name}: its title has {len(pr.title)} characters, and a subject has 72 at most"
+        for section in SECTIONS:
+            if not any(heading.startswith(section) for heading in headings):
+                yield f"{name}: it has no section '{section}'"
+        for number, line in enumerate(lines, 1):
+            if line == "---" or line.startswith(("diff -", "Index: ")):
+                yield f"{name}:{number}: git would cut the message at {line!r}"
+            if re.search(r"\b(TODO|TBD|FIXME|XXX)\b", line):
+                yield f"{name}:{number}: it is not finished"
+        for other in series.prs:
+            if not any(f"`{other.name}`" in line for line in lines):
+                yield f"{name}: its stack does not name `{other.name}`"
+
+
+def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
+    """Every prefix weaves into the files that the base has."""
+    seen: set[str] = set()
+    for pr in series.prs:
+        state = {
+            path: file
+            for path, file in series.state(pr).items()
+            if path not in series.anchors or read(path) is not None
+        }
+        for problem in weave_state(state, series.anchors, read)[1]:
+            if problem not in seen:
+                yield problem
+            seen.add(problem)
+
+
+def copies(series: Series, site: Path) -> Iterator[str]:
+    """Runs of lines that also stand in a row in a file of the base."""
+    ours = {
+        file: _telling(file.read_text())
+        for file in sorted({f for pr in series.prs for f in series.state(pr).values()})
+    }
+    runs: dict[tuple[str, ...], tuple[Path, int]] = {}
+    for file, lines in ours.items():
+        for n in range(len(lines) - RUN + 1):
+            texts = tuple(text for _, text in lines[n : n + RUN])
+            runs.setdefault(texts, (file, lines[n][0]))
+    known = {text for run in runs for text in run}
+    for folder in ("torch", "torchgen", "functorch"):
+        for file in sorted((site / folder).rglob("*")):
+            if file.suffix not in TEXTS or "/torch/include/ATen/ops/" in str(file):
+                continue
+            lines = _telling(file.read_text(errors="replace"), known)
+            for n in range(len(lines) - RUN + 1):
+                hit = runs.pop(tuple(text for _, text in lines[n : n + RUN]), None)
+                if hit is not None:
+                    where = f"{hit[0].relative_to(series.root)}:{hit[1]}"
+                    yield f"{where}: {RUN} lines in a row as in {file.relative_to(site)}:{lines[n][0]}"
+
+
+def _telling(text: str, known: set[str] | None = None) -> list[tuple[int, str]]:
+    """The lines that say something, with their numbers: neither imports nor bare brackets."""
+    lines = ((n, " ".join(line.split())) for n, line in enumerate(text.splitlines(), 1))
+    if known is not None:
+        return [(n, line if line in known else "") for n, line in lines if _tells(line)]
+    return [(n, line) for n, line in lines if _tells(line)]
+
+
+def _tells(line: str) -> bool:
+    return len(line) > 12 and not line.startswith(("#include", "import ", "from ", "namespace "))

@@ -1,0 +1,99 @@
+"""Builds one prefix of the stack and runs the tests that it ships, in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+
+from fork import base as bases
+from fork.build import Fork, build, environment
+from fork.run import python_folder
+from fork.series import PullRequest, Series
+
+NATIVE = "aten/src/ATen/native/native_functions.yaml"
+SUMMARY = re.compile(r"^(?:Ran \d+ tests? in .*|OK.*|FAILED.*|=*.*\d+ passed.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command of a prefix's tests: what it said last, and its seconds."""
+
+    command: str
+    said: str
+    seconds: float
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """The tests of one prefix on one release of torch."""
+
+    pr: str
+    torch: str
+    runs: tuple[Run, ...]
+
+    def summary(self) -> str:
+        return "; ".join(f"{r.command}: {r.said} ({r.seconds:.0f} s)" for r in self.runs) or "no tests"
+
+
+def results(folder: Path, pr: PullRequest) -> Result | None:
+    """What `build_and_test` found the last time, if it ran."""
+    file = folder / "check" / f"{pr.name}.json"
+    if not file.is_file():
+        return None
+    data = json.loads(file.read_text())
+    return Result(data["pr"], data["torch"], tuple(Run(**run) for run in data["runs"]))
+
+
+def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
+    """Builds the fork where the prefix has native functions, then runs its test files and suites."""
+    base = bases.installed()
+    state = series.state(pr)
+    variables = dict(os.environ)
+    python = str(base.python)
+    commands: list[tuple[str, list[str], Path]] = []
+    here = folder / "check" / pr.name
+    shutil.rmtree(here, ignore_errors=True)
+    for path, file in state.items():
+        if path in series.anchors:
+            continue
+        (here / path).parent.mkdir(parents=True, exist_ok=True)
+        (here / path).write_bytes(file.read_bytes())
+        if re.fullmatch(r"test/test_\w+\.py", path):
+            commands.append((path, [python, path], here))
+    if NATIVE in state:
+        fork = Fork(series, pr, base, "auto", folder)
+        variables = environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
+        suites = series.root / "test/test_ops.py"
+        for name in _operators(state[NATIVE]) if suites.is_file() else []:
+            command = f"test/test_ops.py -k {name}"
+            commands.append((command, [python, *command.split()], series.root))
+    runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
+    result = Result(pr.name, base.version, runs)
+    (folder / "check" / f"{pr.name}.json").write_text(json.dumps(asdict(result), indent=1))
+    return result
+
+
+def _operators(native: Path) -> list[str]:
+    """The public operators of a yaml: OpInfos are theirs."""
+    names = {re.split(r"[.(]", entry["func"])[0] for entry in yaml.safe_load(native.read_text())}
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def _run(name: str, words: list[str], cwd: Path, variables: dict[str, str]) -> Run:
+    start = time.monotonic()
+    done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True)
+    output = done.stdout + done.stderr
+    said = ", ".join(match.strip("= ") for match in SUMMARY.findall(output)[-2:]) or "said nothing"
+    if done.returncode:
+        print(output[-8000:], file=sys.stderr)
+    return Run(name, said, round(time.monotonic() - start, 1), done.returncode == 0)
