@@ -1,0 +1,208 @@
+// attn(q, k, v): attn = tanh(q @ k.T) and output = attn @ v, and its backward.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/native/attn.h>
+#include <c10/util/irange.h>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#include <ATen/NativeFunctions.h>
+#else
+#include <ATen/ops/_attn_backward_native.h>
+#include <ATen/ops/attn_native.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/tanh.h>
+#endif
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+#include <sstream>
+#include <tuple>
+
+namespace at::native {
+
+DEFINE_DISPATCH(attn_stub);
+DEFINE_DISPATCH(attn_backward_stub);
+
+namespace {
+
+// (2, 3); sizes may be symbolic.
+std::string shape(const Tensor& t) {
+  std::ostringstream text;
+  text << '(';
+  for (const auto d : c10::irange(t.dim())) {
+    text << (d ? ", " : "") << t.sym_size(d);
+  }
+  text << ')';
+  return text.str();
+}
+
+void check_matrix(const Tensor& t, const char* name) {
+  TORCH_CHECK(
+      t.dim() == 2,
+      "attn: expected ", name, " to be 2-D, but got a ", t.dim(),
+      "-D tensor of size ", shape(t));
+}
+
+// The first write to every 4 KiB page of a large new tensor is a page fault,
+// which together take longer than all the arithmetic; 2 MiB pages are zeroed
+// ten times faster.
+void advise_huge_pages(const Tensor& t) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = 2 << 20;
+  const auto data = reinterpret_cast<uintptr_t>(t.const_data_ptr());
+  const uintptr_t begin = (data + page - 1) / page * page;
+  const uintptr_t end = (data + t.nbytes()) / page * page;
+  if (begin < end) {
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  }
+#endif
+}
+
+Tensor value(const std::optional<Tensor>& t) {
+  return t.value_or(Tensor());
+}
+
+} // namespace
+
+void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
+  check_matrix(q, "q");
+  check_matrix(k, "k");
+  check_matrix(v, "v");
+  TORCH_CHECK(
+      q.device() == k.device() && q.device() == v.device(),
+      "attn: expected q, k and v to be on the same device, but got q ",
+      q.device(), ", k ", k.device(), ", v ", v.device());
+  const auto dtype = q.scalar_type();
+  TORCH_CHECK(
+      dtype == k.scalar_type() && dtype == v.scalar_type(),
+      "attn: expected q, k and v to have the same dtype, but got q ", dtype,
+      ", k ", k.scalar_type(), ", v ", v.scalar_type());
+  TORCH_CHECK(
+      (isFloatingType(dtype) && !isFloat8Type(dtype)) ||
+          dtype == kComplexFloat || dtype == kComplexDouble,
+      "attn: expected floating point or complex inputs, but got ", dtype);
+  // Two checks, so that symbolic sizes learn two plain equalities.
+  for (const Tensor& t : {k, v}) {
+    TORCH_SYM_CHECK(
+        q.sym_size(0).sym_eq(t.sym_size(0)),
+        "attn: expected q, k and v to have the same number of rows, but got q ",
+        shape(q), ", k ", shape(k), ", v ", shape(v));
+  }
+  TORCH_SYM_CHECK(
+      q.sym_size(1).sym_eq(k.sym_size(1)),
+      "attn: expected q and k to have the same number of columns, but got q ",
+      shape(q), ", k ", shape(k));
+}
+
+// Every backend without kernels of its own, symbolic sizes included.
+std::tuple<Tensor, Tensor> attn(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
+  check_attn_inputs(q, k, v);
+  Tensor attn = at::tanh(at::matmul(q, k.t()));
+  Tensor output = at::matmul(attn, v);
+  return std::make_tuple(std::move(output), std::move(attn));
+}
+
+std::tuple<Tensor, Tensor> attn_cpu(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
+  check_attn_inputs(q, k, v);
+  if (q.is_complex()) {
+    Tensor attn = at::mm(q, k.t()).tanh_();
+    Tensor output = at::mm(attn, v);
+    return std::make_tuple(std::move(output), std::move(attn));
+  }
+  const int64_t n = q.size(0);
+  Tensor attn = at::empty({n, n}, q.options());
+  Tensor output = at::empty({n, v.size(1)}, q.options());
+  if (n > 0) {
+    advise_huge_pages(attn);
+    attn_stub(kCPU, output, attn, q, k, v);
+  }
+  return std::make_tuple(std::move(output), std::move(attn));
+}
+
+// With X = (grad_attn + grad_output @ v^H) * conj(1 - attn^2):
+//   grad_q = X @ conj(k)    grad_k = X^T @ conj(q)    grad_v = attn^H @ grad_output
+// An undefined gradient has no term; what has no term or is not asked for in
+// output_mask is undefined.
+std::tuple<Tensor, Tensor, Tensor> _attn_backward(
+    const std::optional<Tensor>& grad_output_,
+    const std::optional<Tensor>& grad_attn_,
+    const std::optional<Tensor>& q_,
+    const std::optional<Tensor>& k_,
+    const std::optional<Tensor>& v_,
+    const Tensor& attn,
+    std::array<bool, 3> output_mask) {
+  const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
+  const Tensor q = value(q_), k = value(k_), v = value(v_);
+  Tensor grad_q, grad_k, grad_v;
+  if ((output_mask[0] || output_mask[1]) &&
+      (grad_output.defined() || grad_attn.defined())) {
+    Tensor grad_scores = grad_attn;
+    if (grad_output.defined()) {
+      grad_scores = at::matmul(grad_output, v.mH());
+      if (grad_attn.defined()) {
+        grad_scores = grad_scores + grad_attn;
+      }
+    }
+    grad_scores = grad_scores * ((1 - attn) * (1 + attn)).conj();
+    if (output_mask[0]) {
+      grad_q = at::matmul(grad_scores, k.conj());
+    }
+    if (output_mask[1]) {
+      grad_k = at::matmul(grad_scores.t(), q.conj());
+    }
+  }
+  if (output_mask[2] && grad_output.defined()) {
+    grad_v = at::matmul(attn.mH(), grad_output);
+  }
+  return std::make_tuple(
+      std::move(grad_q), std::move(grad_k), std::move(grad_v));
+}
+
+std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
+    const std::optional<Tensor>& grad_output_,
+    const std::optional<Tensor>& grad_attn_,
+    const std::optional<Tensor>& q_,
+    const std::optional<Tensor>& k_,
+    const std::optional<Tensor>& v_,
+    const Tensor& attn,
+    std::array<bool, 3> output_mask) {
+  if (attn.is_complex()) {
+    return _attn_backward(
+        grad_output_, grad_attn_, q_, k_, v_, attn, output_mask);
+  }
+  const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
+  const Tensor q = value(q_), k = value(k_), v = value(v_);
+  const bool any = grad_output.defined() || grad_attn.defined();
+  Tensor grad_q, grad_k, grad_v;
+  if (output_mask[0] && any) {
+    grad_q = at::empty({attn.size(0), k.size(1)}, attn.options());
+  }
+  if (output_mask[1] && any) {
+    grad_k = at::empty({attn.size(0), q.size(1)}, attn.options());
+  }
+  if (output_mask[2] && grad_output.defined()) {
+    grad_v = at::empty_like(grad_output, MemoryFormat::Contiguous);
+  }
+  if (attn.numel() > 0 &&
+      (grad_q.defined() || grad_k.defined() || grad_v.defined())) {
+    attn_backward_stub(
+        kCPU, grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
+  }
+  return std::make_tuple(
+      std::move(grad_q), std::move(grad_k), std::move(grad_v));
+}
+
+} // namespace at::native

@@ -1,0 +1,46 @@
+// The kernels that attn and its backward dispatch to, and the checks that every
+// backend shares.
+#pragma once
+
+#include <ATen/native/DispatchStub.h>
+
+namespace at {
+class Tensor;
+}
+
+namespace at::native {
+
+// Raises a clear error unless q is (N, D), k (N, D), v (N, E), all on one
+// device and of one floating point or complex dtype.
+TORCH_API void check_attn_inputs(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v);
+
+// Fills output (N, E) and attn (N, N), both contiguous.
+using attn_fn = void (*)(
+    const Tensor& output,
+    const Tensor& attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v);
+
+// Fills the gradients that are defined, all contiguous. An undefined
+// grad_output or grad_attn has no part in them, and of q, k and v only what the
+// wanted gradients need is defined: q for grad_k; k for grad_q; v for both,
+// with grad_output.
+using attn_backward_fn = void (*)(
+    const Tensor& grad_q,
+    const Tensor& grad_k,
+    const Tensor& grad_v,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn);
+
+DECLARE_DISPATCH(attn_fn, attn_stub)
+DECLARE_DISPATCH(attn_backward_fn, attn_backward_stub)
+
+} // namespace at::native

@@ -1,0 +1,246 @@
+// What the CPU kernels of attn are made of: tanh and small matrix products, in
+// vector registers.
+#pragma once
+
+#include <ATen/cpu/vec/vec.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <array>
+
+namespace at::native::attn_tile {
+
+// For every CPU capability its own copy, as in at::vec.
+inline namespace CPU_CAPABILITY {
+
+using vec::Vectorized;
+
+// Minimax polynomials, lowest power first (bench/tanh_fit.py makes them):
+// exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, and, with s = x^2,
+// tanh(x) = x + x s Q(s) for |x| <= 0.625.
+template <typename T>
+struct TanhConstants;
+
+template <>
+struct TanhConstants<float> {
+  using Int = int32_t;
+  static constexpr Int mantissa_bits = 23, exponent_bias = 127;
+  static constexpr float saturation = 10, ln2_high = 0.693145752f,
+                         ln2_low = 1.42860677e-6f;
+  static constexpr std::array<float, 5> exp{
+      4.99999934e-1f,
+      1.66665201e-1f,
+      4.16683942e-2f,
+      8.36878038e-3f,
+      1.38144664e-3f};
+  static constexpr std::array<float, 5> tanh{
+      -3.33332926e-1f,
+      1.3331542e-1f,
+      -5.37386242e-2f,
+      2.06159962e-2f,
+      -5.66477536e-3f};
+};
+
+template <>
+struct TanhConstants<double> {
+  using Int = int64_t;
+  static constexpr Int mantissa_bits = 52, exponent_bias = 1023;
+  static constexpr double saturation = 20, ln2_high = 0.69314718036912382,
+                          ln2_low = 1.9082149292705877e-10;
+  static constexpr std::array<double, 11> exp{
+      0.5,
+      1.6666666666666684e-1,
+      4.1666666666666089e-2,
+      8.3333333333169171e-3,
+      1.3888888889117262e-3,
+      1.984126989668091e-4,
+      2.480158692460648e-5,
+      2.7557234558836864e-6,
+      2.7557582795284779e-7,
+      2.5112144470948974e-8,
+      2.0826536152603364e-9};
+  static constexpr std::array<double, 12> tanh{
+      -3.3333333333333325e-1,
+      1.3333333333331155e-1,
+      -5.3968253966647303e-2,
+      2.1869488480776482e-2,
+      -8.8632344530779358e-3,
+      3.5921149935159958e-3,
+      -1.4557302908210206e-3,
+      5.894631202879579e-4,
+      -2.3702668365978788e-4,
+      9.1559971693923414e-5,
+      -3.0167461925329238e-5,
+      6.0257028381641122e-6};
+};
+
+template <typename T, size_t terms>
+inline Vectorized<T> horner(
+    const Vectorized<T>& x,
+    const std::array<T, terms>& coefficients) {
+  Vectorized<T> sum(coefficients[terms - 1]);
+#pragma GCC unroll 16
+  for (int i = static_cast<int>(terms) - 2; i >= 0; i--) {
+    sum = vec::fmadd(sum, x, Vectorized<T>(coefficients[i]));
+  }
+  return sum;
+}
+
+// tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|): near saturation only the
+// subtraction rounds, which the backward's 1 - attn^2 needs. Small x take the
+// odd polynomial, which is exact for +-0 and denormals.
+template <typename T>
+inline Vectorized<T> tanh(const Vectorized<T>& x) {
+  using C = TanhConstants<T>;
+  using Vec = Vectorized<T>;
+  const Vec one(T(1));
+  const Vec magnitude = x.abs();
+  const Vec exponent =
+      vec::clamp_max(magnitude, Vec(C::saturation)) * Vec(T(-2));
+  const Vec n = (exponent * Vec(T(1.4426950408889634))).round();
+  Vec r = vec::fmadd(n, Vec(-C::ln2_high), exponent);
+  r = vec::fmadd(n, Vec(-C::ln2_low), r);
+  const Vec p =
+      vec::fmadd(r * r, horner(r, C::exp), r + one);
+  const auto bits = (vec::convert_to_int_of_same_size(n) +
+                     Vectorized<typename C::Int>(C::exponent_bias))
+      << Vectorized<typename C::Int>(C::mantissa_bits);
+  const Vec z = vec::cast<T>(bits) * p;
+  const Vec large = one - (z + z) / (one + z);
+  const Vec s = magnitude * magnitude;
+  const Vec small =
+      vec::fmadd(magnitude * s, horner(s, C::tanh), magnitude);
+  const Vec result = Vec::blendv(large, small, magnitude < Vec(T(0.625)));
+  return result | (x & Vec(T(-0.0)));
+}
+
+// Vectors in a row of the register tile, and its rows: six rows of them, one
+// row of B and one broadcast element fill the registers.
+#if defined(CPU_CAPABILITY_AVX2)
+constexpr int kPanelVectors = 2;
+#else
+constexpr int kPanelVectors = 4;
+#endif
+constexpr int kTileRows = 6;
+
+template <typename T>
+constexpr int64_t kPanel = kPanelVectors * Vectorized<T>::size();
+
+template <typename T>
+inline int64_t padded(int64_t columns) {
+  constexpr int64_t width = Vectorized<T>::size();
+  return (columns + width - 1) / width * width;
+}
+
+// Any strides, so that a transpose costs nothing.
+template <typename T>
+struct Left {
+  const T* data;
+  int64_t row, column;
+};
+
+// Panels of kPanel columns, `panel` elements apart: a row-major matrix has
+// panel = kPanel, one packed by panels has row = kPanel. Rows are padded.
+template <typename T>
+struct Right {
+  const T* data;
+  int64_t row, panel = kPanel<T>;
+};
+
+// The sum begins at zero and meets c last: two short sums err less than a long
+// one.
+template <typename T, int rows, int vectors>
+inline void tile(int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool add) {
+  using Vec = Vectorized<T>;
+  constexpr int width = Vec::size();
+  Vec sum[rows][vectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) {
+      sum[i][j] = Vec(T(0));
+    }
+  }
+#pragma GCC unroll 1
+  for (int64_t p = 0; p < depth; p++) {
+    Vec right[vectors];
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) {
+      right[j] = Vec::loadu(b.data + p * b.row + j * width);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+      const Vec left(a.data[i * a.row + p * a.column]);
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; j++) {
+        sum[i][j] = vec::fmadd(left, right[j], sum[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) {
+      T* to = c + i * c_row + j * width;
+      (add ? sum[i][j] + Vec::loadu(to) : sum[i][j]).store(to);
+    }
+  }
+}
+
+template <typename T, int vectors>
+inline void panel(int64_t m, int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool add) {
+  for (; m >= kTileRows; m -= kTileRows) {
+    tile<T, kTileRows, vectors>(depth, a, b, c, c_row, add);
+    a.data += kTileRows * a.row;
+    c += kTileRows * c_row;
+  }
+  switch (m) {
+    case 5:
+      return tile<T, 5, vectors>(depth, a, b, c, c_row, add);
+    case 4:
+      return tile<T, 4, vectors>(depth, a, b, c, c_row, add);
+    case 3:
+      return tile<T, 3, vectors>(depth, a, b, c, c_row, add);
+    case 2:
+      return tile<T, 2, vectors>(depth, a, b, c, c_row, add);
+    case 1:
+      return tile<T, 1, vectors>(depth, a, b, c, c_row, add);
+    default:
+      return;
+  }
+}
+
+// c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it. Reads and
+// writes padded(n) columns of b and c.
+template <typename T>
+inline void product(
+    int64_t m,
+    int64_t n,
+    int64_t depth,
+    Left<T> a,
+    Right<T> b,
+    T* c,
+    int64_t c_row,
+    bool add) {
+  for (int64_t j = 0; j < n; j += kPanel<T>, b.data += b.panel) {
+    const auto width = Vectorized<T>::size();
+    switch (std::min<int64_t>(kPanelVectors, padded<T>(n - j) / width)) {
+      case 1:
+        panel<T, 1>(m, depth, a, b, c + j, c_row, add);
+        break;
+      case 2:
+        panel<T, 2>(m, depth, a, b, c + j, c_row, add);
+        break;
+#if !defined(CPU_CAPABILITY_AVX2)
+      case 3:
+        panel<T, 3>(m, depth, a, b, c + j, c_row, add);
+        break;
+      default:
+        panel<T, 4>(m, depth, a, b, c + j, c_row, add);
+#endif
+    }
+  }
+}
+
+} // namespace CPU_CAPABILITY
+} // namespace at::native::attn_tile
