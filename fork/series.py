@@ -71,7 +71,8 @@ class Series:
             )
             anchors = {path: _anchor(rules) for path, rules in (data.get("anchors") or {}).items()}
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ForkError(f"{file} is not a series: {type(error).__name__}: {error}") from error
+            what = " ".join(str(error).split())
+            raise ForkError(f"{file} is not a series: {type(error).__name__}: {what}") from error
         series = cls(root, prs, anchors)
         series._refuse_doubles(file)
         return cls(root, tuple(map(series._with_changes, prs)), anchors)

@@ -86,6 +86,7 @@ def _in_rst(anchor: Anchor) -> Anchor:
 def refuse(problems: list[str]) -> None:
     """Raises one error that names all problems, if there are any."""
     if len(problems) == 1:
-        raise ForkError(problems[0])
+        raise ForkError(f"{problems[0]}: see its anchor in stack/series.yaml")
     if problems:
-        raise ForkError("\n  ".join([f"{len(problems)} anchors do not fit:", *problems]))
+        head = f"{len(problems)} places do not fit: see the anchors in stack/series.yaml"
+        raise ForkError("\n  ".join([head, *problems]))

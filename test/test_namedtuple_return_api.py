@@ -12,8 +12,8 @@ all_operators_with_namedtuple_return = {
 
 class TestNamedTupleAPI(TestCase):
     def test_namedtuple_return(self):
-        a = torch.randn(5, 5)
-        op = namedtuple('op', ['operators', 'input', 'names', 'hasout'])
+        a = torch.randn(5, 5)  # fragment only
+        op = namedtuple('op', ['operators', 'input', 'names', 'hasout'])  # fragment only
         operators = [
             op(operators=['attn'], input=(a, a), names=('output', 'attn'), hasout=False),
         ]

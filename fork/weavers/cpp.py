@@ -105,7 +105,9 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     elif place.relation == "before":
         edit.insert(above_comments(edit.base, span[0], ("//",)), content + gap)
     else:
-        edit.insert(next_line(edit.base, span[1] - 1), gap + content)
+        at = next_line(edit.base, span[1] - 1)
+        close = loose and edit.base[at : at + 1] != "\n"
+        edit.insert(at, gap + content + (gap if close else ""))
 
 
 def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int, int]]:

@@ -37,7 +37,7 @@ class Edit:
         """
         places = self.anchor.places.get(container)
         if places is None:
-            self.problem(f"{container!r} has no anchor: add it in stack/series.yaml")
+            self.problem(f"{container!r} has no anchor")
             return None
         for place in places:
             if not place.target:

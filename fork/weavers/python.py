@@ -22,6 +22,7 @@ from fork.weavers.source import (
     collection_of,
     elements,
     name_of,
+    normal,
     statements,
 )
 
@@ -87,7 +88,8 @@ def _statements(
     """New statements go, in the fragment's order and with its spacing, to one place."""
 
     def named(target: str) -> list[ast.stmt]:
-        return [n for n in theirs if name_of(n) == target or ast.unparse(n) == target]
+        code = normal(target)
+        return [n for n in theirs if name_of(n) == target or ast.unparse(n) == code]
 
     chosen = edit.choose(container, named)
     if chosen is None:
@@ -127,11 +129,12 @@ def _entries(
     found = [(one, elements(one)) for one in lists]
 
     def named(target: str) -> list[tuple[Collection, int]]:
+        code = normal(target)
         return [
             (one, n)
             for one, entries in found
             for n, (key, first, _) in enumerate(entries)
-            if target in (key, ast.unparse(first))
+            if target == key or code == ast.unparse(first)
         ]
 
     chosen = edit.choose(container, named)

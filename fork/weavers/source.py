@@ -138,13 +138,15 @@ def elements(collection: Collection) -> list[tuple[str, ast.expr, ast.expr]]:
 
 
 def key_of(node: ast.expr) -> str:
-    """What an entry is known by: a string's text, the first argument of a call or tuple."""
+    """What an entry is known by: a string's text, else the first thing in a call or list."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    if isinstance(node, ast.Call) and node.args:
-        return key_of(node.args[0])
-    if isinstance(node, ast.Tuple) and node.elts:
-        return key_of(node.elts[0])
+    if isinstance(node, ast.Call):
+        first = [*node.args, *(keyword.value for keyword in node.keywords)]
+    else:
+        first = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+    if first:
+        return key_of(first[0])
     return ast.unparse(node)
 
 
@@ -157,3 +159,11 @@ def bound_names(body: Sequence[ast.stmt]) -> set[str]:
         else:
             names.add(name_of(node))
     return names
+
+
+def normal(code: str) -> str:
+    """Code as `ast.unparse` writes it, where it is code."""
+    try:
+        return ast.unparse(ast.parse(code))
+    except SyntaxError:
+        return code

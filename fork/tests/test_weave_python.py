@@ -1,0 +1,334 @@
+"""Weaving Python: entries of lists and dicts, statements, functions, methods and imports."""
+
+from expecttest import assert_expected_inline
+from pytest import raises
+
+from fork.errors import ForkError
+from fork.tests.helpers import anchor, woven
+from fork.weave import weave
+
+PATH = "module.py"
+
+
+def test_an_entry_of_a_dict_inside_a_function() -> None:
+    base = '''\
+def overrides():
+    ret = {
+        torch.one: lambda a: -1,  # the first
+        # about two
+        torch.two: (
+            lambda a: -1
+        ),
+    }
+    return ret
+'''
+    fragment = '''\
+"""The entry of torch.new."""
+import torch
+
+def overrides():
+    ret = {torch.new: lambda a: -1}
+    return ret
+'''
+    where = anchor(**{"overrides.ret": "after torch.one"})
+    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+@@ -4,2 +4,3 @@
+         torch.one: lambda a: -1,  # the first
++        torch.new: lambda a: -1,
+         # about two
+""")
+    where = anchor(**{"overrides.ret": "before torch.two"})
+    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+@@ -4,2 +4,3 @@
+         torch.one: lambda a: -1,  # the first
++        torch.new: lambda a: -1,
+         # about two
+""")
+    where = anchor(**{"overrides.ret": "last"})
+    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+@@ -8,2 +8,3 @@
+         ),
++        torch.new: lambda a: -1,
+     }
+""")
+
+
+def test_an_entry_inside_a_call() -> None:
+    base = '''\
+rules = dict.fromkeys(
+    [
+        "torch.one",
+        "torch.two",
+    ],
+    InGraph,
+)
+'''
+    fragment = 'rules = dict.fromkeys(["torch.new"], InGraph)\n'
+    assert_expected_inline(woven(PATH, base, fragment, anchor(rules="after torch.one")), """\
+@@ -3,2 +3,3 @@
+         "torch.one",
++        "torch.new",
+         "torch.two",
+""")
+
+
+def test_an_entry_among_several_on_a_line() -> None:
+    base = "names = {\n    'one', 'two',\n    'three', 'four'\n}\n"
+    fragment = "names = {'new'}\n"
+    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after one")), """\
+@@ -1,3 +1,3 @@
+ names = {
+-    'one', 'two',
++    'one', 'new', 'two',
+     'three', 'four'
+""")
+    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after two")), """\
+@@ -2,2 +2,3 @@
+     'one', 'two',
++    'new',
+     'three', 'four'
+""")
+    assert_expected_inline(woven(PATH, base, fragment, anchor(names="before four")), """\
+@@ -2,3 +2,3 @@
+     'one', 'two',
+-    'three', 'four'
++    'three', 'new', 'four'
+ }
+""")
+    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after four")), """\
+@@ -2,3 +2,3 @@
+     'one', 'two',
+-    'three', 'four'
++    'three', 'four', 'new'
+ }
+""")
+
+
+def test_the_list_that_has_the_neighbour_where_a_name_is_assigned_twice() -> None:
+    base = "table = {}\n\ntable = {\n    aten.one: 1,\n}\ntable |= extra\n"
+    fragment = "table = {\n    aten.new: 2,\n}\n"
+    assert_expected_inline(woven(PATH, base, fragment, anchor(table="after aten.one")), """\
+@@ -4,2 +4,3 @@
+     aten.one: 1,
++    aten.new: 2,
+ }
+""")
+    with raises(ForkError) as caught:
+        weave(PATH, base, fragment, anchor(table="last"))
+    assert_expected_inline(str(caught.value), """module.py: container 'table' found 2 times: see its anchor in stack/series.yaml""")
+
+
+def test_an_entry_of_many_lines_keeps_its_shape() -> None:
+    base = "def lists():\n    infos = [\n        Info('one',\n             a=1),\n    ]\n"
+    fragment = '''\
+def lists():
+    infos = [
+    # why
+    Info('new',
+         text="""
+  as it is
+""",
+         a=2),
+    ]
+'''
+    where = anchor(**{"lists.infos": "after one"})
+    assert_expected_inline(woven(PATH, base, fragment, where), """\
+@@ -4,2 +4,8 @@
+              a=1),
++        # why
++        Info('new',
++             text=\"\"\"
++  as it is
++\"\"\",
++             a=2),
+     ]
+""")
+
+
+def test_functions_statements_and_their_gaps() -> None:
+    base = '''\
+import torch
+
+# about one
+@register
+def one():
+    pass
+
+def two():
+    pass
+
+
+add_docstr(
+    torch.one,
+    "text",
+)
+
+make_fallback(aten.one)
+make_fallback(aten.two)
+register_kernel(aten.one)
+'''
+    fragment = '''\
+"""What is new."""
+
+import torch
+from elsewhere import register  # fragment only
+
+
+# Why it is there.
+@register
+def new():
+    return 1
+
+
+def newer():
+    return 2
+
+
+add_docstr(
+    torch.new,
+    "text",
+)
+make_fallback(aten.new)
+'''
+    where = anchor(
+        **{"file": "after one", "torch.new": "after torch.one", "aten.new": "after aten.one"}
+    )
+    with raises(ForkError) as caught:
+        weave(PATH, base, fragment, where)
+    assert_expected_inline(str(caught.value), """module.py: anchor 'after aten.one' in 'aten.new' found 2 times: see its anchor in stack/series.yaml""")
+    where = anchor(
+        **{
+            "file": "after two",
+            "torch.new": 'after add_docstr(torch.one, "text")',
+            "aten.new": "after make_fallback(aten.one)",
+        }
+    )
+    assert_expected_inline(woven(PATH, base, fragment, where), """\
+@@ -11,2 +11,12 @@
+
++# Why it is there.
++@register
++def new():
++    return 1
++
++
++def newer():
++    return 2
++
++
+ add_docstr(
+@@ -16,3 +26,9 @@
+
++add_docstr(
++    torch.new,
++    "text",
++)
++
+ make_fallback(aten.one)
++make_fallback(aten.new)
+ make_fallback(aten.two)
+""")
+
+
+def test_a_method_of_a_class_and_a_list_in_another() -> None:
+    base = '''\
+class Lists:
+    def __init__(self, dev):
+        self.low = [
+            ("one", a),
+        ]
+        self.high = [
+            ("one", a),
+        ]
+
+    def last(self):
+        pass
+'''
+    fragment = '''\
+class Lists:
+    def __init__(self, dev):
+        self.low = [
+            ("new", b),
+        ]
+
+    def check(self):
+        return self.low
+'''
+    where = anchor(**{"Lists.__init__.self.low": "after one", "Lists": "before last"})
+    assert_expected_inline(woven(PATH, base, fragment, where), """\
+@@ -4,2 +4,3 @@
+             ("one", a),
++            ("new", b),
+         ]
+@@ -9,2 +10,5 @@
+
++    def check(self):
++        return self.low
++
+     def last(self):
+""")
+
+
+def test_imports_are_merged() -> None:
+    base = '''\
+import math
+import sys
+
+import torch
+from torch.a import (
+    alpha,
+    gamma,
+)
+from torch.b import one, three
+from .c import relative
+
+
+def last():
+    pass
+'''
+    fragment = '''\
+import os
+import math
+
+from torch.a import beta
+from torch.aa import first
+from torch.b import one, two, zero
+from torch.c import relative
+
+
+def new():
+    pass
+'''
+    assert_expected_inline(woven(PATH, base, fragment, anchor(file="after last")), """\
+@@ -1,2 +1,3 @@
+ import math
++import os
+ import sys
+@@ -6,5 +7,7 @@
+     alpha,
++    beta,
+     gamma,
+ )
+-from torch.b import one, three
++from torch.aa import first
++from torch.b import one, three, two, zero
+ from .c import relative
+@@ -15 +18,5 @@
+
++
++def new():
++    pass
++
+""")
+
+
+def test_a_list_without_an_anchor() -> None:
+    with raises(ForkError) as caught:
+        weave(PATH, "a = [\n    1,\n]\n", "a = [\n    2,\n]\n", anchor(b="last"))
+    assert_expected_inline(str(caught.value), """module.py: 'a' has no anchor: see its anchor in stack/series.yaml""")
+
+
+def test_an_entry_behind_letters_of_several_bytes() -> None:
+    base = "names = ['äöü', 'β', 'one']  # ω\n"
+    out = weave(PATH, base, "names = ['new']\n", anchor(names="after β"))
+    assert out == "names = ['äöü', 'β', 'new', 'one']  # ω\n"

@@ -1,0 +1,100 @@
+"""Weaving the entries of native_functions.yaml and derivatives.yaml."""
+
+from expecttest import assert_expected_inline
+from pytest import raises
+
+from fork.errors import ForkError
+from fork.tests.helpers import anchor, woven
+from fork.weave import weave
+
+PATH = "native_functions.yaml"
+BASE = """\
+# All operators.
+
+- func: one(Tensor a) -> Tensor
+  variants: function
+
+# Two of them; see one.
+- func: two(Tensor a) -> Tensor
+  dispatch:
+    # chosen at run time
+    CPU: two_cpu
+
+- func: two.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
+"""
+OURS = """\
+# What this file is, which stays here.
+
+# Why there is a new one.
+- func: new(Tensor a) -> Tensor
+  variants: function
+
+- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
+"""
+
+
+def test_after_an_entry() -> None:
+    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="after two")), """\
+@@ -11,2 +11,8 @@
+
++# Why there is a new one.
++- func: new(Tensor a) -> Tensor
++  variants: function
++
++- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
++
+ - func: two.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
+""")
+
+
+def test_before_an_entry_and_its_comment() -> None:
+    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="before two")), """\
+@@ -4,2 +4,8 @@
+   variants: function
++
++# Why there is a new one.
++- func: new(Tensor a) -> Tensor
++  variants: function
++
++- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
+
+""")
+
+
+def test_last() -> None:
+    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="last")), """\
+@@ -13 +13,7 @@
+
++# Why there is a new one.
++- func: new(Tensor a) -> Tensor
++  variants: function
++
++- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
++
+""")
+
+
+def test_the_first_alternative_that_the_release_has() -> None:
+    where = anchor(file=("after two.dtype", "after two.out"))
+    assert weave(PATH, BASE, OURS, where) == weave(PATH, BASE, OURS, anchor(file="after two.out"))
+
+
+def test_no_such_entry() -> None:
+    with raises(ForkError) as caught:
+        weave(PATH, BASE, OURS, anchor(file=("after three", "before four")))
+    assert_expected_inline(str(caught.value), """native_functions.yaml: anchor 'after three' or 'before four' in 'file' found 0 times: see its anchor in stack/series.yaml""")
+
+
+def test_two_such_entries() -> None:
+    with raises(ForkError) as caught:
+        weave(PATH, BASE + "\n- func: one(int a) -> Tensor\n", OURS, anchor(file="after one"))
+    assert_expected_inline(str(caught.value), """native_functions.yaml: anchor 'after one' in 'file' found 2 times: see its anchor in stack/series.yaml""")
+
+
+def test_an_entry_that_is_there_already() -> None:
+    with raises(ForkError) as caught:
+        weave(PATH, weave(PATH, BASE, OURS, anchor(file="last")), OURS, anchor(file="last"))
+    assert_expected_inline(str(caught.value), """\
+2 places do not fit: see the anchors in stack/series.yaml
+  native_functions.yaml: the base already has an entry 'new'
+  native_functions.yaml: the base already has an entry 'new.out'""")
