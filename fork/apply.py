@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from fork.checkout import Checkout, Step, commit_steps, weave_steps
@@ -40,18 +42,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
-    """Per PR and file, what would be added: `+12` lines, and where."""
+    """Per PR and file, how many lines come and go, and where."""
     lines: list[str] = []
-    before: dict[str, str] = {}
+    before: Mapping[str, str] = {}
     for place, step in enumerate(steps, 1):
         lines.append(f"{place}  {step.pr.name}: {step.pr.title}")
         for path in step.pr.paths:
             anchor = series.anchors.get(path)
             actual = path if path in step.texts or anchor is None else anchor.formerly or path
-            old = before.get(actual, checkout.read(actual) or "")
-            added = len(step.texts.get(actual, "").splitlines()) - len(old.splitlines())
-            lines.append(f"   {added:+d} {actual}: {where(series, step.pr, path)}")
-        before = dict(step.texts)
+            old, new = (
+                Counter(texts.get(actual, checkout.read(actual) or "").splitlines())
+                for texts in (before, step.texts)
+            )
+            removed = f" -{(old - new).total()}" if old - new else ""
+            added = f"+{(new - old).total()}{removed}"
+            lines.append(f"   {added} {actual}: {where(series, step.pr, path)}")
+        before = step.texts
     return "\n".join(lines) + "\n"
 
 

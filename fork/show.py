@@ -71,7 +71,7 @@ def where(series: Series, pr: PullRequest, path: str) -> str:
         return "dropped: upstream's file is as it was"
     anchor = series.anchors.get(path)
     if anchor is None:
-        return "a new file"
+        return "a new file" if path in pr.introduces else "changed"
     spots = [
         " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
         for container, places in anchor.places.items()
