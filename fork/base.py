@@ -165,7 +165,9 @@ def check_tools(base: Base) -> Path:
         [base.python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"], capture_output=True, text=True
     ).stdout.strip()
     if not (Path(headers) / "Python.h").is_file():
-        raise ForkError(f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)")
+        raise ForkError(
+            f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"
+        )
     for tool in ("cmake", "ninja"):
         which(tool)
     if platform.system() != "Linux":

@@ -58,7 +58,7 @@ class Fork:
     def stale(self) -> bool:
         """Whether there is no good build, or one of something else."""
         try:
-            return json.loads((self.site / "fork.json").read_text())["digest"] != self.digest()
+            return str(json.loads((self.site / "fork.json").read_text())["digest"]) != self.digest()
         except FileNotFoundError:
             return True
 
@@ -172,8 +172,11 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
     result = subprocess.run(command, capture_output=True, text=True, env=environment)
     if result.returncode != 0:
         lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        raise ForkError(f"PyTorch's generators reject {native}" + (f" or {derivatives}" if derivatives else "")
-                        + f": {lines[-1] if lines else 'they said nothing'}")
+        raise ForkError(
+            f"PyTorch's generators reject {native}"
+            + (f" or {derivatives}" if derivatives else "")
+            + f": {lines[-1] if lines else 'they said nothing'}"
+        )
 
 
 def _probe(base: Base) -> dict[str, object]:
@@ -188,7 +191,9 @@ def _probe(base: Base) -> dict[str, object]:
     environment.pop("PYTHONPATH", None)
     result = subprocess.run([base.python, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
     if result.returncode != 0:
-        raise ForkError(f"torch {base.version} in {base.site} cannot be imported: {result.stderr.strip().splitlines()[-1]}")
+        raise ForkError(
+            f"torch {base.version} in {base.site} cannot be imported: {result.stderr.strip().splitlines()[-1]}"
+        )
     probe: dict[str, object] = json.loads(result.stdout)
     return probe
 
@@ -204,7 +209,11 @@ def _try_out(fork: Fork, stage: Path) -> None:
     """Imports the new fork before it replaces the last good one."""
     code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
     result = subprocess.run(
-        [fork.base.python, "-c", code], env=environment(stage, fork.base.python), capture_output=True, text=True, cwd="/"
+        [fork.base.python, "-c", code],
+        env=environment(stage, fork.base.python),
+        capture_output=True,
+        text=True,
+        cwd="/",
     )
     if result.returncode != 0:
         lines = result.stderr.strip().splitlines() or [f"it ended with status {result.returncode}"]

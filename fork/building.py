@@ -49,9 +49,13 @@ def run(args: argparse.Namespace) -> int:
 def install(site: Path) -> str:
     """Makes this virtual environment import the fork; says what it did."""
     if sys.prefix == sys.base_prefix:
-        return f"use      `python -m fork run -- COMMAND`, or put {site} first in PYTHONPATH (no virtual environment here)"
+        return (
+            f"use      `python -m fork run -- COMMAND`, or put {site} first in PYTHONPATH (no virtual environment here)"
+        )
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    folder = Path(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip())
+    folder = Path(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    )
     line = LINE.format(site=str(site))
     try:
         if not (folder / PTH).is_file() or (folder / PTH).read_text() != line:

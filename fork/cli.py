@@ -27,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status is its own, 1 for an error that the tool explains."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
-    parser.add_argument("--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")

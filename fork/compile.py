@@ -67,8 +67,9 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     everything = sorted([*aten.glob("*Everything.cpp"), *autograd.glob("*Everything.cpp")])
     registrations = [file for file in everything if "m.impl(" in file.read_text()]
     cuda = [file for file in registrations if "CUDA" in file.name]
-    python = [autograd / f"python_{name}.cpp" for name in
-              ("torch_functionsEverything", "functionsEverything", "return_types")]
+    python = [
+        autograd / f"python_{name}.cpp" for name in ("torch_functionsEverything", "functionsEverything", "return_types")
+    ]
     x86 = platform.machine() == "x86_64"
     capabilities = CAPABILITIES if x86 else {"DEFAULT": ()}
     cxx_flags = job.probe["definitions"]
@@ -77,14 +78,19 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "BASE_TORCH": [job.base.torch],
         "BASE_LIBRARIES": [job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")],
         "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "autograd"],
-        "FORK_DEFINITIONS": [*(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"), *cxx_flags],
+        "FORK_DEFINITIONS": [
+            *(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
+            *cxx_flags,
+        ],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
         "FORK_KERNELS": kernels,
         "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in ("autograd", "functorch", "blas")],
         "FORK_SOURCES": [
             *(file for file in cpp.values() if file not in kernels),
-            aten / "RegisterSchema.cpp", aten / "OperatorsEverything.cpp", autograd / "Functions.cpp",
+            aten / "RegisterSchema.cpp",
+            aten / "OperatorsEverything.cpp",
+            autograd / "Functions.cpp",
             *(file for file in registrations if file not in cuda),
         ],
         "FORK_PYTHON_SOURCES": [HERE / "glue/module.cpp", HERE / "glue/python_symbols.cpp", *python],
@@ -111,9 +117,12 @@ def _operators_only(job: Job) -> Path:
 def _run(command: list[str], log: Path, show: bool) -> None:
     """Runs a build tool with its progress on the terminal and all its words in a log."""
     environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
-    with log.open("w") as file, subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        ) as process,
+    ):
         assert process.stdout is not None
         lines = []
         for line in process.stdout:

@@ -37,14 +37,20 @@ def choose(base: Base, wish: str) -> tuple[Toolkit | None, str]:
 
 def _find(base: Base) -> Toolkit:
     if base.cuda is None:
-        raise ForkError(f"torch {base.version} is a CPU build; `pip install torch==={base.version.split('+')[0]}` has CUDA")
+        raise ForkError(
+            f"torch {base.version} is a CPU build; `pip install torch==={base.version.split('+')[0]}` has CUDA"
+        )
     nvcc = _nvcc(base)
     said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release (\d+)\.(\d+)", said)
     if release is None or release[1] != base.cuda.split(".")[0]:
         found = f"{release[1]}.{release[2]}" if release else "unknown"
-        raise ForkError(f"torch {base.version} has CUDA {base.cuda} and {nvcc} is CUDA {found}: install nvcc {base.cuda}")
-    runtime = sorted(base.site.glob("nvidia/*/lib/libcudart.so.*")) or sorted(nvcc.parent.parent.glob("lib64/libcudart.so"))
+        raise ForkError(
+            f"torch {base.version} has CUDA {base.cuda} and {nvcc} is CUDA {found}: install nvcc {base.cuda}"
+        )
+    runtime = sorted(base.site.glob("nvidia/*/lib/libcudart.so.*")) or sorted(
+        nvcc.parent.parent.glob("lib64/libcudart.so")
+    )
     if not runtime:
         raise ForkError(f"libcudart was found neither in {base.site}/nvidia nor beside {nvcc}")
     libraries = tuple(base.torch / "lib" / name for name in ("libtorch_cuda.so", "libc10_cuda.so"))

@@ -56,8 +56,18 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     shutil.copyfile(native, entries)
     shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
     (out / "aten").mkdir(parents=True)
-    command = [sys.executable, "-m", "torchgen.gen", "-s", str(source), "-d", str(out / "aten"), "--per-operator-headers"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "torchgen.gen",
+        "-s",
+        str(source),
+        "-d",
+        str(out / "aten"),
+        "--per-operator-headers",
+    ]
+    # It also writes into the folder that it runs in.
+    result = subprocess.run(command, capture_output=True, text=True, cwd=source)
     if result.returncode != 0:
         sys.exit(result.stderr)
 
@@ -73,9 +83,7 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     for path in generated.glob("*.cpp"):
         # at::redispatch::f is an inline alias, declared in a header that lists every operator there is.
         text = re.sub(r"\bat::redispatch::(\w+)\(", r"at::_ops::\1::redispatch(", path.read_text())
-        path.write_text(
-            text.replace("#include <ATen/RedispatchFunctions.h>", _operator_includes(out / "aten/ops"))
-        )
+        path.write_text(text.replace("#include <ATen/RedispatchFunctions.h>", _operator_includes(out / "aten/ops")))
     (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
 
 
@@ -97,7 +105,9 @@ def _operator_includes(ops: Path) -> str:
 
 def _stubs(entries: Path, tags: Path) -> dict[str, object]:
     """What a source build's typing files would say of these operators."""
-    functions = [f for f in parse_native_yaml(str(entries), str(tags)).native_functions if should_generate_py_binding(f)]
+    functions = [
+        f for f in parse_native_yaml(str(entries), str(tags)).native_functions if should_generate_py_binding(f)
+    ]
     bound = [f for f in functions if is_py_torch_function(f)]
     pairs: Sequence[PythonSignatureNativeFunctionPair] = load_signatures(
         bound, str(entries.parent.parent / "autograd/deprecated.yaml"), method=False, pyi=True
@@ -118,4 +128,6 @@ def _stubs(entries: Path, tags: Path) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if sys.argv[2] else None, Path(sys.argv[3]))
+    native, derivatives, out = (Path(word).absolute() if word else None for word in sys.argv[1:])
+    assert native is not None and out is not None
+    main(native, derivatives, out)

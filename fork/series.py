@@ -53,11 +53,12 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Series:
-    """A stack: the folder it lies in, its PRs in order, and the anchors of its fragments."""
+    """A stack: the folder it lies in, its PRs in order, the anchors of its fragments, and its name."""
 
     root: Path
     prs: tuple[PullRequest, ...]
     anchors: Mapping[str, Anchor]
+    name: str = "fork"
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -73,9 +74,10 @@ class Series:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(str(error).split())
             raise ForkError(f"{file} is not a series: {type(error).__name__}: {what}") from error
-        series = cls(root, prs, anchors)
+        name = str(data.get("name", cls.name))
+        series = cls(root, prs, anchors, name)
         series._refuse_doubles(file)
-        return cls(root, tuple(map(series._with_changes, prs)), anchors)
+        return cls(root, tuple(map(series._with_changes, prs)), anchors, name)
 
     def find(self, pr: str | PullRequest) -> PullRequest:
         """The PR of a name or of a place in the list, counted from 1."""

@@ -35,7 +35,9 @@ def pack(fork: Fork, site: Path, out: Path) -> Path:
     shutil.rmtree(content, ignore_errors=True)
     for package in PACKAGES:
         if (site / package).is_dir():
-            shutil.copytree(site / package, content / package, copy_function=_link, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                site / package, content / package, copy_function=_link, ignore=shutil.ignore_patterns("__pycache__")
+            )
     info = content / f"torch-{version}.dist-info"
     shutil.copytree(
         fork.base.dist_info, info, ignore=shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")

@@ -1,0 +1,39 @@
+# The two commands of the README, `make demo` and `make test`, and what they are made of.
+PYTHON ?= python3
+TORCH ?= 2.13.0
+VENV := .venv
+FORK := $(VENV)/bin/python -m fork
+
+.PHONY: demo test lint bench setup clean
+
+demo: setup
+	$(FORK) build
+	$(VENV)/bin/python examples/attn.py
+
+test: setup lint
+	$(VENV)/bin/python -m pytest -q -n 2 fork/tests
+	$(FORK) check
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check fork examples
+	$(VENV)/bin/mypy
+	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
+
+# QUICK=1 for under two minutes.
+bench: setup
+	$(FORK) build
+	$(VENV)/bin/python -m bench $(if $(QUICK),--quick)
+
+setup: $(VENV)/ready
+
+# Pinned: torch here, the rest in requirements.txt.
+$(VENV)/ready: requirements.txt Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or later is needed")'
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet torch==$(TORCH)
+	$(VENV)/bin/python -m pip install --quiet -r requirements.txt
+	touch $@
+
+clean:
+	rm -rf build $(VENV)
