@@ -89,6 +89,7 @@ def _is_heading(body: list[Line], n: int) -> bool:
 
 
 def _insert_sorted(edit: Edit, container: str, region: list[Line], block: str) -> None:
+    region = [line for line in region if line.text.strip()]
     texts = [line.text for line in region]
     if texts != sorted(texts):
         edit.problem(f"the lines of {container!r} are not sorted")
