@@ -71,9 +71,9 @@ class Base:
     def new_path(self, upstream: str) -> str | None:
         """Where a wheel would ship a header or a Python file that the stack adds, None if nowhere."""
         for source, shipped in WHEEL_FOLDERS:
-            if upstream.startswith(source) and upstream.endswith((".h", ".cuh")) == ("include" in shipped):
-                if upstream.endswith((".h", ".cuh", ".py")):
-                    return shipped + upstream[len(source) :]
+            suffixes = (".h", ".cuh") if "include" in shipped else (".py",)
+            if upstream.startswith(source) and upstream.endswith(suffixes):
+                return shipped + upstream[len(source) :]
         return None
 
     @cached_property

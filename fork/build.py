@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork import cuda, tree
 from fork import base as bases
+from fork import cuda, tree
 from fork.base import Base
 from fork.compile import Job, compile_fork, digest
 from fork.errors import ForkError
@@ -183,7 +183,8 @@ def _probe(base: Base) -> dict[str, object]:
     """What only the base's own Python can say: where its headers are, and pybind11's flags of torch's build."""
     code = (
         "import json, sysconfig, torch\n"
-        "print(json.dumps({'include': sysconfig.get_path('include'), 'suffix': sysconfig.get_config_var('EXT_SUFFIX'),\n"
+        "print(json.dumps({'include': sysconfig.get_path('include'),\n"
+        " 'suffix': sysconfig.get_config_var('EXT_SUFFIX'),\n"
         " 'definitions': [f'PYBIND11_{n}=\"{v}\"' for n in ('COMPILER_TYPE', 'STDLIB', 'BUILD_ABI')\n"
         "                 if (v := getattr(torch._C, f'_PYBIND11_{n}', None))]}))"
     )

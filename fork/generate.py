@@ -1,4 +1,4 @@
-"""Runs PyTorch's own generators on the stack's entries alone; a script of its own, since it imports the fork's torchgen."""
+"""Runs PyTorch's own generators on the stack's entries alone; a script, since it imports the fork's torchgen."""
 
 from __future__ import annotations
 
