@@ -161,7 +161,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward(
       grad_q = at::matmul(grad_scores, k.conj());
     }
     if (output_mask[1]) {
-      grad_k = at::matmul(grad_scores.t(), q.conj());
+      grad_k = at::matmul(grad_scores.mT(), q.conj());
     }
   }
   if (output_mask[2] && grad_output.defined()) {
