@@ -51,8 +51,7 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
             anchor = series.anchors.get(path)
             actual = path if path in step.texts or anchor is None else anchor.formerly or path
             old, new = (
-                Counter(texts.get(actual, checkout.read(actual) or "").splitlines())
-                for texts in (before, step.texts)
+                Counter(texts.get(actual, checkout.read(actual) or "").splitlines()) for texts in (before, step.texts)
             )
             removed = f" -{(old - new).total()}" if old - new else ""
             added = f"+{(new - old).total()}{removed}"

@@ -123,8 +123,7 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
 def copies(series: Series, site: Path) -> Iterator[str]:
     """Runs of lines that also stand in a row in a file of the base."""
     ours = {
-        file: _telling(file.read_text())
-        for file in sorted({f for pr in series.prs for f in series.state(pr).values()})
+        file: _telling(file.read_text()) for file in sorted({f for pr in series.prs for f in series.state(pr).values()})
     }
     runs: dict[tuple[str, ...], tuple[Path, int]] = {}
     for file, lines in ours.items():

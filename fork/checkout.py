@@ -113,9 +113,7 @@ def commit_steps(checkout: Checkout, steps: list[Step], **dates: str) -> str:
     return parent
 
 
-def _git(
-    path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None
-) -> str:
+def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> str:
     command = ["git", "-c", "core.quotePath=false", "-C", str(path), *args]
     try:
         done = subprocess.run(

@@ -34,9 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", type=Path, metavar="TREE", help="a git checkout of PyTorch")
     parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help="where the patches go")
     parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
-    parser.add_argument(
-        "--compare-to", type=Path, metavar="OLD", help="print a range-diff from an earlier export"
-    )
+    parser.add_argument("--compare-to", type=Path, metavar="OLD", help="print a range-diff from an earlier export")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -67,9 +67,7 @@ class Series:
             raise ForkError(f"no stack in {root}: {file} does not exist")
         try:
             data = yaml.safe_load(file.read_text())
-            prs = tuple(
-                PullRequest(pr["name"], pr["title"], tuple(pr["introduces"])) for pr in data["prs"]
-            )
+            prs = tuple(PullRequest(pr["name"], pr["title"], tuple(pr["introduces"])) for pr in data["prs"])
             anchors = {path: _anchor(rules) for path, rules in (data.get("anchors") or {}).items()}
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(str(error).split())

@@ -46,7 +46,7 @@ def pull_request(series: Series, pr: PullRequest) -> str:
     parts = [f"PR {place} of {len(series.prs)}: {pr.name}\n", description(series, pr)]
     state = series.state(pr)
     for path in pr.paths:
-        parts.append(f"{'─' * 79}\n{mark(series, pr, path)} {path}\n  {where(series, pr, path)}\n")
+        parts.append(f"{'-' * 79}\n{mark(series, pr, path)} {path}\n  {where(series, pr, path)}\n")
         if path in state:
             parts.append(state[path].read_text())
     return "\n".join(parts)

@@ -2,8 +2,9 @@
 
 from collections import namedtuple
 
-import torch
 from torch.testing._internal.common_utils import TestCase
+
+import torch
 
 all_operators_with_namedtuple_return = {
     'attn',

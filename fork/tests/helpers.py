@@ -57,9 +57,7 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
 
 def git(tree: Path, *args: str) -> str:
     command = ["git", "-C", str(tree), *args]
-    return subprocess.run(
-        command, env=QUIET_GIT, check=True, capture_output=True, text=True
-    ).stdout
+    return subprocess.run(command, env=QUIET_GIT, check=True, capture_output=True, text=True).stdout
 
 
 def committed(root: Path, files: Mapping[str, str]) -> Path:

@@ -71,7 +71,9 @@ SPACE = "namespace torch::details"
 
 
 def test_functions_at_the_end_of_a_namespace() -> None:
-    assert_expected_inline(woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "last"})), """\
+    assert_expected_inline(
+        woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "last"})),
+        """\
 @@ -2,4 +2,6 @@
  #include <ATen/ATen.h>
 +#include <ATen/core/Tensor.h>
@@ -87,11 +89,14 @@ def test_functions_at_the_end_of_a_namespace() -> None:
 +}
 +
  } // namespace torch::details
-""")
+""",
+    )
 
 
 def test_functions_beside_another() -> None:
-    assert_expected_inline(woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "after two"})), """\
+    assert_expected_inline(
+        woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "after two"})),
+        """\
 @@ -2,4 +2,6 @@
  #include <ATen/ATen.h>
 +#include <ATen/core/Tensor.h>
@@ -107,8 +112,11 @@ def test_functions_beside_another() -> None:
 +}
 +
  } // namespace torch::details
-""")
-    assert_expected_inline(woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "before two"})), """\
+""",
+    )
+    assert_expected_inline(
+        woven("a.cpp", BASE, FUNCTIONS, anchor(**{SPACE: "before two"})),
+        """\
 @@ -2,4 +2,6 @@
  #include <ATen/ATen.h>
 +#include <ATen/core/Tensor.h>
@@ -124,8 +132,11 @@ def test_functions_beside_another() -> None:
 +  return a;
 +}
 
-""")
-    assert_expected_inline(woven("a.h", BASE, FUNCTIONS, anchor(**{SPACE: "after one"})), """\
+""",
+    )
+    assert_expected_inline(
+        woven("a.h", BASE, FUNCTIONS, anchor(**{SPACE: "after one"})),
+        """\
 @@ -2,4 +2,6 @@
  #include <ATen/ATen.h>
 +#include <ATen/core/Tensor.h>
@@ -142,52 +153,68 @@ def test_functions_beside_another() -> None:
 +}
 +
  Tensor one_backward(const Tensor& a);
-""")
+""",
+    )
 
 
 def test_a_line_in_one_of_two_blocks() -> None:
     block = "TORCH_LIBRARY_IMPL(aten, Second, m)"
     fragment = f"namespace at {{\n{block} {{\n  KERNEL(new, low)\n}}\n}} // namespace at\n"
     where = anchor(**{block: "after KERNEL(one, low)"})
-    assert_expected_inline(woven("a.cpp", BASE, fragment, where), """\
+    assert_expected_inline(
+        woven("a.cpp", BASE, fragment, where),
+        """\
 @@ -35,2 +35,3 @@
    KERNEL(one, low)
 +  KERNEL(new, low)
    KERNEL(two,  low);
-""")
+""",
+    )
     where = anchor(**{block: "after KERNEL(two, low)"})
-    assert_expected_inline(woven("a.cpp", BASE, fragment, where), """\
+    assert_expected_inline(
+        woven("a.cpp", BASE, fragment, where),
+        """\
 @@ -36,2 +36,3 @@
    KERNEL(two,  low);
 +  KERNEL(new, low)
  }
-""")
+""",
+    )
 
 
 def test_an_entry_of_a_macro() -> None:
     fragment = "#define FOR_ALL(_) _(new)\n"
-    assert_expected_inline(woven("a.h", BASE, fragment, anchor(FOR_ALL="after two, input")), """\
+    assert_expected_inline(
+        woven("a.h", BASE, fragment, anchor(FOR_ALL="after two, input")),
+        """\
 @@ -41,2 +41,3 @@
    _(two, input)        \\
 +  _(new)               \\
    _(three)
-""")
-    assert_expected_inline(woven("a.h", BASE, fragment, anchor(FOR_ALL="last")), """\
+""",
+    )
+    assert_expected_inline(
+        woven("a.h", BASE, fragment, anchor(FOR_ALL="last")),
+        """\
 @@ -41,3 +41,4 @@
    _(two, input)        \\
 -  _(three)
 +  _(three) \\
 +  _(new)
 
-""")
+""",
+    )
 
 
 def test_what_is_not_there() -> None:
     fragment = "#define FOR_SOME(_) _(new)\nnamespace torch::other {\nvoid f();\n}\n" + FUNCTIONS
     with raises(ForkError) as caught:
         weave("a.h", BASE, fragment, anchor(**{SPACE: "after three"}))
-    assert_expected_inline(str(caught.value), """\
+    assert_expected_inline(
+        str(caught.value),
+        """\
 3 places do not fit: see the anchors in stack/series.yaml
   a.h: list macro FOR_SOME found 0 times
   a.h: container 'namespace torch::other' found 0 times
-  a.h: anchor 'after three' in 'namespace torch::details' found 0 times""")
+  a.h: anchor 'after three' in 'namespace torch::details' found 0 times""",
+    )

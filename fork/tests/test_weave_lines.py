@@ -76,16 +76,21 @@ PLACES = {"Linear algebra": "after one", "Casts to `float16`": "after `one`,"}
 def test_a_source_in_one_of_two_lists() -> None:
     fragment = '# Why.\n\nnative = [\n    "native/New.cpp",\n]\n'
     where = anchor(native='before "native/Two.cpp",')
-    assert_expected_inline(woven("build.bzl", SOURCES, fragment, where), """\
+    assert_expected_inline(
+        woven("build.bzl", SOURCES, fragment, where),
+        """\
 @@ -6,2 +6,3 @@
      "native/One.cpp",
 +    "native/New.cpp",
      "native/Two.cpp",
-""")
+""",
+    )
 
 
 def test_lines_under_a_heading() -> None:
-    assert_expected_inline(woven("lib.md", MARKDOWN, DOCS, anchor(**PLACES)), """\
+    assert_expected_inline(
+        woven("lib.md", MARKDOWN, DOCS, anchor(**PLACES)),
+        """\
 @@ -7,2 +7,3 @@
      one
 +    new
@@ -94,7 +99,8 @@ def test_lines_under_a_heading() -> None:
  `one`,
 +`new`,
  `two`
-""")
+""",
+    )
 
 
 def test_the_older_path_of_a_file_that_was_not_markdown_yet(tmp_path: Path) -> None:
@@ -102,7 +108,9 @@ def test_the_older_path_of_a_file_that_was_not_markdown_yet(tmp_path: Path) -> N
     state = {"lib.md": tmp_path / "lib.md"}
     out = weave_all(state, {"lib.md": anchor("lib.rst", **PLACES)}, {"lib.rst": RST}.get)
     assert list(out) == ["lib.rst"]
-    assert_expected_inline(diff(RST, out["lib.rst"]), """\
+    assert_expected_inline(
+        diff(RST, out["lib.rst"]),
+        """\
 @@ -8,2 +8,3 @@
      one
 +    new
@@ -111,13 +119,16 @@ def test_the_older_path_of_a_file_that_was_not_markdown_yet(tmp_path: Path) -> N
  ``one``,
 +``new``,
  ``two``
-""")
+""",
+    )
 
 
 def test_the_sorted_place() -> None:
     base = "aten::one\naten::three\naten::two\n"
     fragment = "aten::new\naten::zero\n"
-    assert_expected_inline(woven("a.expect", base, fragment, anchor(file="sorted")), """\
+    assert_expected_inline(
+        woven("a.expect", base, fragment, anchor(file="sorted")),
+        """\
 @@ -1 +1,2 @@
 +aten::new
  aten::one
@@ -125,10 +136,13 @@ def test_the_sorted_place() -> None:
  aten::two
 +aten::zero
 
-""")
+""",
+    )
     with raises(ForkError) as caught:
         weave("a.expect", "b\na\n", fragment, anchor(file="sorted"))
-    assert_expected_inline(str(caught.value), """a.expect: the lines of 'file' are not sorted: see its anchor in stack/series.yaml""")
+    assert_expected_inline(
+        str(caught.value), """a.expect: the lines of 'file' are not sorted: see its anchor in stack/series.yaml"""
+    )
 
 
 def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:
@@ -139,9 +153,12 @@ def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:
     anchors = {"lib.md": anchor(**places), "x.py": anchor(a="after 2"), "y.py": anchor(a="last")}
     with raises(ForkError) as caught:
         weave_all(state, anchors, {"lib.md": MARKDOWN, "x.py": "a = [2, 2]\n"}.get)
-    assert_expected_inline(str(caught.value), """\
+    assert_expected_inline(
+        str(caught.value),
+        """\
 4 places do not fit: see the anchors in stack/series.yaml
   lib.md: anchor 'after three' in 'Linear algebra' found 0 times
   lib.md: container 'Nowhere' found 0 times in the fragment
   x.py: anchor 'after 2' in 'a' found 2 times
-  y.py: the base has no such file""")
+  y.py: the base has no such file""",
+    )

@@ -11,7 +11,7 @@ PATH = "module.py"
 
 
 def test_an_entry_of_a_dict_inside_a_function() -> None:
-    base = '''\
+    base = """\
 def overrides():
     ret = {
         torch.one: lambda a: -1,  # the first
@@ -21,7 +21,7 @@ def overrides():
         ),
     }
     return ret
-'''
+"""
     fragment = '''\
 """The entry of torch.new."""
 import torch
@@ -31,30 +31,39 @@ def overrides():
     return ret
 '''
     where = anchor(**{"overrides.ret": "after torch.one"})
-    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, "import torch\n" + base, fragment, where),
+        """\
 @@ -4,2 +4,3 @@
          torch.one: lambda a: -1,  # the first
 +        torch.new: lambda a: -1,
          # about two
-""")
+""",
+    )
     where = anchor(**{"overrides.ret": "before torch.two"})
-    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, "import torch\n" + base, fragment, where),
+        """\
 @@ -4,2 +4,3 @@
          torch.one: lambda a: -1,  # the first
 +        torch.new: lambda a: -1,
          # about two
-""")
+""",
+    )
     where = anchor(**{"overrides.ret": "last"})
-    assert_expected_inline(woven(PATH, "import torch\n" + base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, "import torch\n" + base, fragment, where),
+        """\
 @@ -8,2 +8,3 @@
          ),
 +        torch.new: lambda a: -1,
      }
-""")
+""",
+    )
 
 
 def test_an_entry_inside_a_call() -> None:
-    base = '''\
+    base = """\
 rules = dict.fromkeys(
     [
         "torch.one",
@@ -62,60 +71,80 @@ rules = dict.fromkeys(
     ],
     InGraph,
 )
-'''
+"""
     fragment = 'rules = dict.fromkeys(["torch.new"], InGraph)\n'
-    assert_expected_inline(woven(PATH, base, fragment, anchor(rules="after torch.one")), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(rules="after torch.one")),
+        """\
 @@ -3,2 +3,3 @@
          "torch.one",
 +        "torch.new",
          "torch.two",
-""")
+""",
+    )
 
 
 def test_an_entry_among_several_on_a_line() -> None:
     base = "names = {\n    'one', 'two',\n    'three', 'four'\n}\n"
     fragment = "names = {'new'}\n"
-    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after one")), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(names="after one")),
+        """\
 @@ -1,3 +1,3 @@
  names = {
 -    'one', 'two',
 +    'one', 'new', 'two',
      'three', 'four'
-""")
-    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after two")), """\
+""",
+    )
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(names="after two")),
+        """\
 @@ -2,2 +2,3 @@
      'one', 'two',
 +    'new',
      'three', 'four'
-""")
-    assert_expected_inline(woven(PATH, base, fragment, anchor(names="before four")), """\
+""",
+    )
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(names="before four")),
+        """\
 @@ -2,3 +2,3 @@
      'one', 'two',
 -    'three', 'four'
 +    'three', 'new', 'four'
  }
-""")
-    assert_expected_inline(woven(PATH, base, fragment, anchor(names="after four")), """\
+""",
+    )
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(names="after four")),
+        """\
 @@ -2,3 +2,3 @@
      'one', 'two',
 -    'three', 'four'
 +    'three', 'four', 'new'
  }
-""")
+""",
+    )
 
 
 def test_the_list_that_has_the_neighbour_where_a_name_is_assigned_twice() -> None:
     base = "table = {}\n\ntable = {\n    aten.one: 1,\n}\ntable |= extra\n"
     fragment = "table = {\n    aten.new: 2,\n}\n"
-    assert_expected_inline(woven(PATH, base, fragment, anchor(table="after aten.one")), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(table="after aten.one")),
+        """\
 @@ -4,2 +4,3 @@
      aten.one: 1,
 +    aten.new: 2,
  }
-""")
+""",
+    )
     with raises(ForkError) as caught:
         weave(PATH, base, fragment, anchor(table="last"))
-    assert_expected_inline(str(caught.value), """module.py: container 'table' found 2 times: see its anchor in stack/series.yaml""")
+    assert_expected_inline(
+        str(caught.value), """module.py: container 'table' found 2 times: see its anchor in stack/series.yaml"""
+    )
 
 
 def test_an_entry_of_many_lines_keeps_its_shape() -> None:
@@ -132,7 +161,9 @@ def lists():
     ]
 '''
     where = anchor(**{"lists.infos": "after one"})
-    assert_expected_inline(woven(PATH, base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, where),
+        """\
 @@ -4,2 +4,8 @@
               a=1),
 +        # why
@@ -142,11 +173,12 @@ def lists():
 +\"\"\",
 +             a=2),
      ]
-""")
+""",
+    )
 
 
 def test_functions_statements_and_their_gaps() -> None:
-    base = '''\
+    base = """\
 import torch
 
 # about one
@@ -166,7 +198,7 @@ add_docstr(
 make_fallback(aten.one)
 make_fallback(aten.two)
 register_kernel(aten.one)
-'''
+"""
     fragment = '''\
 """What is new."""
 
@@ -190,12 +222,13 @@ add_docstr(
 )
 make_fallback(aten.new)
 '''
-    where = anchor(
-        **{"file": "after one", "torch.new": "after torch.one", "aten.new": "after aten.one"}
-    )
+    where = anchor(**{"file": "after one", "torch.new": "after torch.one", "aten.new": "after aten.one"})
     with raises(ForkError) as caught:
         weave(PATH, base, fragment, where)
-    assert_expected_inline(str(caught.value), """module.py: anchor 'after aten.one' in 'aten.new' found 2 times: see its anchor in stack/series.yaml""")
+    assert_expected_inline(
+        str(caught.value),
+        """module.py: anchor 'after aten.one' in 'aten.new' found 2 times: see its anchor in stack/series.yaml""",
+    )
     where = anchor(
         **{
             "file": "after two",
@@ -203,7 +236,9 @@ make_fallback(aten.new)
             "aten.new": "after make_fallback(aten.one)",
         }
     )
-    assert_expected_inline(woven(PATH, base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, where),
+        """\
 @@ -11,2 +11,12 @@
 
 +# Why it is there.
@@ -227,11 +262,12 @@ make_fallback(aten.new)
  make_fallback(aten.one)
 +make_fallback(aten.new)
  make_fallback(aten.two)
-""")
+""",
+    )
 
 
 def test_a_method_of_a_class_and_a_list_in_another() -> None:
-    base = '''\
+    base = """\
 class Lists:
     def __init__(self, dev):
         self.low = [
@@ -243,8 +279,8 @@ class Lists:
 
     def last(self):
         pass
-'''
-    fragment = '''\
+"""
+    fragment = """\
 class Lists:
     def __init__(self, dev):
         self.low = [
@@ -253,9 +289,11 @@ class Lists:
 
     def check(self):
         return self.low
-'''
+"""
     where = anchor(**{"Lists.__init__.self.low": "after one", "Lists": "before last"})
-    assert_expected_inline(woven(PATH, base, fragment, where), """\
+    assert_expected_inline(
+        woven(PATH, base, fragment, where),
+        """\
 @@ -4,2 +4,3 @@
              ("one", a),
 +            ("new", b),
@@ -266,11 +304,12 @@ class Lists:
 +        return self.low
 +
      def last(self):
-""")
+""",
+    )
 
 
 def test_imports_are_merged() -> None:
-    base = '''\
+    base = """\
 import math
 import sys
 
@@ -285,8 +324,8 @@ from .c import relative
 
 def last():
     pass
-'''
-    fragment = '''\
+"""
+    fragment = """\
 import os
 import math
 
@@ -298,8 +337,10 @@ from torch.c import relative
 
 def new():
     pass
-'''
-    assert_expected_inline(woven(PATH, base, fragment, anchor(file="after last")), """\
+"""
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(file="after last")),
+        """\
 @@ -1,2 +1,3 @@
  import math
 +import os
@@ -319,7 +360,8 @@ def new():
 +def new():
 +    pass
 +
-""")
+""",
+    )
 
 
 def test_a_list_without_an_anchor() -> None:

@@ -34,7 +34,9 @@ OURS = """\
 
 
 def test_after_an_entry() -> None:
-    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="after two")), """\
+    assert_expected_inline(
+        woven(PATH, BASE, OURS, anchor(file="after two")),
+        """\
 @@ -11,2 +11,8 @@
 
 +# Why there is a new one.
@@ -44,11 +46,14 @@ def test_after_an_entry() -> None:
 +- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
 +
  - func: two.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
-""")
+""",
+    )
 
 
 def test_before_an_entry_and_its_comment() -> None:
-    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="before two")), """\
+    assert_expected_inline(
+        woven(PATH, BASE, OURS, anchor(file="before two")),
+        """\
 @@ -4,2 +4,8 @@
    variants: function
 +
@@ -58,11 +63,14 @@ def test_before_an_entry_and_its_comment() -> None:
 +
 +- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
 
-""")
+""",
+    )
 
 
 def test_last() -> None:
-    assert_expected_inline(woven(PATH, BASE, OURS, anchor(file="last")), """\
+    assert_expected_inline(
+        woven(PATH, BASE, OURS, anchor(file="last")),
+        """\
 @@ -13 +13,7 @@
 
 +# Why there is a new one.
@@ -71,7 +79,8 @@ def test_last() -> None:
 +
 +- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
 +
-""")
+""",
+    )
 
 
 def test_the_first_alternative_that_the_release_has() -> None:
@@ -81,20 +90,30 @@ def test_the_first_alternative_that_the_release_has() -> None:
 
 def test_no_such_entry() -> None:
     with raises(ForkError) as caught:
-        weave(PATH, BASE, OURS, anchor(file=("after three", "before four")))
-    assert_expected_inline(str(caught.value), """native_functions.yaml: anchor 'after three' or 'before four' in 'file' found 0 times: see its anchor in stack/series.yaml""")
+        weave(PATH, BASE, OURS, anchor(file=("after no", "before it")))
+    assert_expected_inline(
+        str(caught.value),
+        """\
+native_functions.yaml: anchor 'after no' or 'before it' in 'file' found 0 times: see its anchor in stack/series.yaml""",
+    )
 
 
 def test_two_such_entries() -> None:
     with raises(ForkError) as caught:
         weave(PATH, BASE + "\n- func: one(int a) -> Tensor\n", OURS, anchor(file="after one"))
-    assert_expected_inline(str(caught.value), """native_functions.yaml: anchor 'after one' in 'file' found 2 times: see its anchor in stack/series.yaml""")
+    assert_expected_inline(
+        str(caught.value),
+        """native_functions.yaml: anchor 'after one' in 'file' found 2 times: see its anchor in stack/series.yaml""",
+    )
 
 
 def test_an_entry_that_is_there_already() -> None:
     with raises(ForkError) as caught:
         weave(PATH, weave(PATH, BASE, OURS, anchor(file="last")), OURS, anchor(file="last"))
-    assert_expected_inline(str(caught.value), """\
+    assert_expected_inline(
+        str(caught.value),
+        """\
 2 places do not fit: see the anchors in stack/series.yaml
   native_functions.yaml: the base already has an entry 'new'
-  native_functions.yaml: the base already has an entry 'new.out'""")
+  native_functions.yaml: the base already has an entry 'new.out'""",
+    )

@@ -143,7 +143,7 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
         edit.problem(f"list macro {name} found {len(twins)} times")
         return
     start, end = twins[0].start(2), twins[0].end(2)
-    lines = [m for m in re.finditer(r"([^\n]*)\n", edit.base[start:end])]
+    lines = list(re.finditer(r"([^\n]*)\n", edit.base[start:end]))
 
     def named(target: str) -> list[re.Match[str]]:
         return [m for m in lines if m[1].rstrip("\\ ").strip() == f"_({target})"]

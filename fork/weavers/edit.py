@@ -27,9 +27,7 @@ class Edit:
     def problem(self, what: str) -> None:
         self.problems.append(f"{self.path}: {what}")
 
-    def choose(
-        self, container: str, find: Callable[[str], Sequence[T]]
-    ) -> tuple[Place, T | None] | None:
+    def choose(self, container: str, find: Callable[[str], Sequence[T]]) -> tuple[Place, T | None] | None:
         """The first place of a container that the base has, with what stands there.
 
         `last` and `sorted` name nothing, so they come with None. A place found more than once,

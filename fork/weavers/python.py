@@ -206,9 +206,7 @@ def _at_margin(base: Source, collection: Collection, line: str, column: int, by:
 def _imports(edit: Edit, base: Source, ours: Source) -> None:
     bound = bound_names(base.tree.body)
     for node in ours.tree.body:
-        if not isinstance(node, ast.Import | ast.ImportFrom) or ours.line_of(node).rstrip().endswith(
-            "# fragment only"
-        ):
+        if not isinstance(node, ast.Import | ast.ImportFrom) or ours.line_of(node).rstrip().endswith("# fragment only"):
             continue
         for alias in node.names:
             if (alias.asname or alias.name.partition(".")[0]) not in bound:

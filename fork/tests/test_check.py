@@ -1,0 +1,122 @@
+"""`fork check`: a sound stack passes, and each way of being unsound has its sentence."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from expecttest import assert_expected_inline
+from pytest import CaptureFixture, raises
+
+from fork import base as bases
+from fork import check
+from fork.errors import ForkError
+from fork.prefix import Result, Run
+from fork.series import PullRequest, Series
+from fork.tests.helpers import write
+from fork.tests.tiny import NATIVE, UPSTREAM, stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def faults(root: Path) -> str:
+    """What the checks that build nothing say, on the tiny upstream."""
+    series = Series.load(root)
+    base = UPSTREAM | {
+        "docs/source/ops.md": UPSTREAM["docs/source/ops.rst"].replace("Operators\n~~~~~~~~~", "# Operators")
+    }
+    found = [*check.files(series), *check.descriptions(series), *check.weaves(series, base.get)]
+    return "\n".join(found) + "\n"
+
+
+def test_a_sound_stack_has_no_faults(tmp_path: Path) -> None:
+    assert faults(stack(tmp_path)) == "\n"
+
+
+def test_files_that_no_state_needs(tmp_path: Path) -> None:
+    root = stack(tmp_path)
+    same = (root / NATIVE).read_text()
+    stored = {NATIVE: same, "unknown.txt": "x\n", "torch/overrides.py": "names = ['early']\n"}
+    write(root, {f"stack/plain/{path}": text for path, text in stored.items()})
+    write(
+        root,
+        {"stack/fast/aten/src/ATen/native/Twice.cpp": "// hides the tip", "docs/source/ops.md": "# Operators\n\n    x"},
+    )
+    with (root / "stack/series.yaml").open("a") as series:
+        series.write("  elsewhere.py:\n    file: last\n")
+    assert_expected_inline(
+        faults(root),
+        """\
+elsewhere.py: it has an anchor, and no PR introduces it
+stack/plain/aten/src/ATen/native/native_functions.yaml: the same as the next state: delete it
+stack/plain/torch/overrides.py: this PR's state does not have torch/overrides.py
+stack/plain/unknown.txt: this PR's state does not have unknown.txt
+stack/fast/aten/src/ATen/native/Twice.cpp: hides aten/src/ATen/native/Twice.cpp, the last state
+docs/source/ops.md: no newline at its end
+stack/fast/aten/src/ATen/native/Twice.cpp: no newline at its end
+""",
+    )
+
+
+def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
+    root = stack(tmp_path)
+    (root / "stack/plain/PR.md").unlink()
+    write(root, {"stack/fast/PR.md": "# Another title\n\n## Why\n\nTODO\n\n---\n\nThe rest.\n"})
+    assert_expected_inline(
+        faults(root),
+        """\
+stack/plain/PR.md: missing
+stack/fast/PR.md: its first line is not '# Make twice fast'
+stack/fast/PR.md: it has no section 'how to review'
+stack/fast/PR.md: it has no section 'test plan'
+stack/fast/PR.md: it has no section 'stack'
+stack/fast/PR.md:5: it is not finished
+stack/fast/PR.md:7: git would cut the message at '---'
+stack/fast/PR.md: its stack does not name `plain`
+stack/fast/PR.md: its stack does not name `fast`
+""",
+    )
+
+
+def test_anchors_that_do_not_fit(tmp_path: Path) -> None:
+    root = stack(tmp_path)
+    series = root / "stack/series.yaml"
+    series.write_text(
+        series.read_text().replace("names: after one", "names: after five").replace('"Two.cpp"', '"Six.cpp"')
+    )
+    assert_expected_inline(
+        faults(root),
+        """\
+build_variables.bzl: anchor 'before "Six.cpp",' in 'native' found 0 times
+torch/overrides.py: anchor 'after five' in 'names' found 0 times
+""",
+    )
+
+
+def test_lines_taken_from_upstream(tmp_path: Path) -> None:
+    """Ten lines out of the middle of a file that the wheel ships, as they are and with other spaces."""
+    site = bases.installed().site
+    upstream = (site / "torch/overrides.py").read_text().splitlines()
+    taken = [line for line in upstream if line.strip()][400:412]
+    root = stack(tmp_path)
+    assert list(check.copies(Series.load(root), site)) == []
+    write(root, {"aten/src/ATen/native/Twice.cpp": "\n\n".join("  " + line for line in taken) + "\n"})
+    found = list(check.copies(Series.load(root), site))
+    assert found and all(line.startswith("aten/src/ATen/native/Twice.cpp:") for line in found)
+    assert "6 lines in a row as in torch/overrides.py:" in found[0]
+
+
+def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def prefix(series: Series, pr: PullRequest, folder: Path) -> Result:
+        seen.append(pr.name)
+        run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=pr.name != "custom-function")
+        return Result(pr.name, "2.13.0", (run,))
+
+    args = Namespace(root=ROOT, pr=None, static=False, build=None)
+    with raises(ForkError, match="custom-function: test/test_x.py failed"):
+        check.run(args, prefix)
+    assert seen == [pr.name for pr in Series.load(ROOT).prs]
+
+
+def test_the_files_of_this_stack_are_sound() -> None:
+    assert check.run(Namespace(root=ROOT, pr=None, static=True, build=None)) == 0
