@@ -38,7 +38,9 @@ def test_one_commit_per_pr(stage: tuple[Path, Path], capsys: CaptureFixture[str]
     assert fork(root, "apply", tree, "--branch", "twice") == 0
     assert git(tree, "branch", "--show-current") == "twice\n"
     assert git(tree, "status", "--porcelain") == ""
-    assert_expected_inline(git(tree, "log", "--reverse", "--format=%s%n%b%an", "main..twice"), """\
+    assert_expected_inline(
+        git(tree, "log", "--reverse", "--format=%s%n%b%an", "main..twice"),
+        """\
 Add twice
 ## Why
 
@@ -75,10 +77,13 @@ Top down.
 1. `plain`
 2. `fast`
 Ada
-""")
+""",
+    )
     shown = git(tree, "log", "--reverse", "-p", "-U1", "--format=* %s", "main..twice")
     lines = [line for line in shown.splitlines() if not line.startswith(("index ", "--- ", "+++ "))]
-    assert_expected_inline("\n".join(lines), """\
+    assert_expected_inline(
+        "\n".join(line.rstrip() for line in lines),
+        """\
 * Add twice
 
 diff --git a/aten/src/ATen/native/Twice.cpp b/aten/src/ATen/native/Twice.cpp
@@ -87,7 +92,7 @@ new file mode 100644
 +// a + a
 diff --git a/aten/src/ATen/native/native_functions.yaml b/aten/src/ATen/native/native_functions.yaml
 @@ -2,2 +2,4 @@
- 
+
 +- func: twice(Tensor a) -> Tensor
 +
  - func: two(Tensor a) -> Tensor
@@ -116,7 +121,8 @@ diff --git a/torch/overrides.py b/torch/overrides.py
 @@ -2,2 +2,3 @@ names = [
      'one',
 +    'twice',
-     'two',""")
+     'two',""",
+    )
 
 
 def test_a_prefix(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
@@ -138,7 +144,9 @@ def test_the_rest_of_the_tree_is_as_it_was(stage: tuple[Path, Path]) -> None:
 def test_check_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     root, tree = stage
     assert fork(root, "apply", "--check", tree) == 0
-    assert_expected_inline(said(capsys, tree), """\
+    assert_expected_inline(
+        said(capsys, tree),
+        """\
 1  plain: Add twice
    +1 aten/src/ATen/native/Twice.cpp: a new file
    +2 aten/src/ATen/native/native_functions.yaml: goes after one
@@ -149,7 +157,8 @@ def test_check_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[
    +1 -1 aten/src/ATen/native/Twice.cpp: changed
    +0 -1 build_variables.bzl: dropped: upstream's file is as it was
 2 commits would go on branch stack; nothing was changed
-""")
+""",
+    )
     assert git(tree, "branch", "--list") == "* main\n"
     assert git(tree, "status", "--porcelain") == ""
 
@@ -164,70 +173,88 @@ def refused(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> str:
 
 def test_a_dirty_tree(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     write(stage[1], {"torch/overrides.py": "names = []\n"})
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: TREE has changes that are not committed (M torch/overrides.py): commit or stash them first
-""")
+""",
+    )
 
 
-def test_a_file_of_the_readers_in_the_way(
-    stage: tuple[Path, Path], capsys: CaptureFixture[str]
-) -> None:
+def test_a_file_of_the_readers_in_the_way(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     write(stage[1], {"aten/src/ATen/native/Twice.cpp": "mine\n"})
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: TREE/aten/src/ATen/native/Twice.cpp is not under git and in the way: move it
-""")
+""",
+    )
     assert (stage[1] / "aten/src/ATen/native/Twice.cpp").read_text() == "mine\n"
 
 
 def test_a_tree_that_is_not_pytorch(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     git(stage[1], "rm", "--quiet", NATIVE)
     git(stage[1], "commit", "--quiet", "--message=less")
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: TREE is not the top of a PyTorch checkout: it has no aten/src/ATen/native/native_functions.yaml
-""")
+""",
+    )
     for folder in (stage[0], stage[1] / "torch", stage[1] / "nowhere"):
         assert fork(stage[0], "apply", folder) == 1
-    assert_expected_inline(said(capsys, *stage), """\
+    assert_expected_inline(
+        said(capsys, *stage),
+        """\
 fork: OURS is no git checkout with a commit: clone PyTorch there
 fork: TREE/torch is not the top of a PyTorch checkout: it has no aten/src/ATen/native/native_functions.yaml
 fork: TREE/nowhere is no folder: give a git checkout of PyTorch
-""")
+""",
+    )
 
 
-def test_a_stack_that_is_there_already(
-    stage: tuple[Path, Path], capsys: CaptureFixture[str]
-) -> None:
+def test_a_stack_that_is_there_already(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     fork(stage[0], "apply", stage[1])
     capsys.readouterr()
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: TREE has the stack already (aten/src/ATen/native/Twice.cpp): check out its base
-""")
+""",
+    )
     git(stage[1], "switch", "--quiet", "main")
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: TREE has a branch stack already: give another by --branch
-""")
+""",
+    )
 
 
 def test_all_anchors_that_do_not_fit(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     other = {"torch/overrides.py": "names = ['two', 'one', 'one']\n", "docs/source/ops.rst": "x\n"}
     write(stage[1], other)
     git(stage[1], "commit", "--quiet", "--all", "--message=other")
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: 2 places do not fit: see the anchors in stack/series.yaml
   docs/source/ops.rst: container 'Operators' found 0 times in the base
   torch/overrides.py: anchor 'after one' in 'names' found 2 times
-""")
+""",
+    )
 
 
-def test_no_author(
-    stage: tuple[Path, Path], capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
+def test_no_author(stage: tuple[Path, Path], capsys: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
     for name in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL"):
         monkeypatch.delenv(f"GIT_{name}")
     git(stage[1], "config", "user.useConfigOnly", "true")
-    assert_expected_inline(refused(stage, capsys), """\
+    assert_expected_inline(
+        refused(stage, capsys),
+        """\
 fork: git knows no author for TREE: set user.name and user.email
-""")
+""",
+    )
 
 
 def test_an_export_is_the_same_every_time_and_gives_the_tree_of_apply(
@@ -254,7 +281,9 @@ def test_the_cover_letter(stage: tuple[Path, Path], tmp_path: Path) -> None:
     fork(stage[0], "export", stage[1], tmp_path / "out")
     letter = (tmp_path / "out" / COVER).read_text()
     base = git(stage[1], "rev-parse", "HEAD").strip()
-    assert_expected_inline(letter.replace(base, "BASE"), """\
+    assert_expected_inline(
+        letter.replace(base, "BASE"),
+        """\
 From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
 From: Ada <ada@example.org>
 Date: Fri, 2 Jan 2026 03:04:05 +0000
@@ -274,7 +303,8 @@ Each applies, builds and passes its tests on top of those before it:
  torch/overrides.py                         | 1 +
  4 files changed, 5 insertions(+)
  create mode 100644 aten/src/ATen/native/Twice.cpp
-""")
+""",
+    )
 
 
 def test_what_changed_since_an_earlier_export(
@@ -289,7 +319,10 @@ def test_what_changed_since_an_earlier_export(
     assert "1:" in text and " = 1:" in text and "+    'thrice'," in text
     assert fork(root, "export", tree, "--compare-to", tmp_path / "nowhere") == 1
     assert fork(root, "export", tree) == 1
-    assert_expected_inline(said(capsys, tmp_path), """\
+    assert_expected_inline(
+        said(capsys, tmp_path),
+        """\
 fork: TEST_WHAT_CHANGED_SINCE_AN_EAR0/nowhere holds no export: it has no patches
 fork: fork export has nothing to do: give DIR, --compare-to OLD, or both
-""")
+""",
+    )
