@@ -1,0 +1,241 @@
+"""The builder, on a stack of its own: what it makes works, and nothing that goes wrong loses the last good fork."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fork import base as bases
+from fork import build as building
+from fork import tree
+from fork.build import Fork, build, environment
+from fork.cli import main
+from fork.errors import ForkError
+from fork.series import Series
+from fork.tests import softclip
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The second stack, built once from nothing."""
+    root = softclip.stack(tmp_path_factory.mktemp("stack"))
+    build(fork_of(root))
+    return root
+
+
+@pytest.fixture
+def kernel(root: Path) -> Iterator[Path]:
+    """The operator's source, put back as it was, and built, after a test that changes it."""
+    yield root / softclip.KERNEL
+    softclip.stack(root)
+    build(fork_of(root))
+
+
+def fork_of(root: Path) -> Fork:
+    series = Series.load(root)
+    return Fork(series, series.prs[-1], bases.installed(), "off", root / "build")
+
+
+def python(site: Path, code: str) -> str:
+    """What a program prints with a fork as its torch."""
+    words = [sys.executable, "-c", code]
+    variables = environment(site, Path(sys.executable))
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def works(root: Path) -> bool:
+    return python(root / "build/forks" / fork_of(root).home.name / "current", ONE) == "0.7616"
+
+
+ONE = "import torch; print(f'{torch.softclip(torch.ones(())).item():.4f}')"
+
+
+def test_a_second_operator_builds_and_is_a_real_one(root: Path) -> None:
+    code = """
+import torch
+x = torch.randn(5, dtype=torch.double, requires_grad=True)
+y = torch.softclip(x, bound=2.0)
+assert torch.autograd.gradcheck(torch.softclip, (x, 2.0)) and torch.autograd.gradgradcheck(torch.softclip, (x, 2.0))
+assert torch.allclose(y, 2 * torch.tanh(x / 2))
+print(y.grad_fn.name(), torch.ops.aten.softclip.default._schema)
+@torch.jit.script
+def scripted(x):
+    return torch.softclip(x, 2.0)
+assert torch.equal(scripted(x), y)
+assert torch.softclip(x.to("meta"), 2.0).is_meta
+assert torch.overrides.get_testing_overrides()[torch.softclip]
+try:
+    torch.softclip(x, -1.0)
+except RuntimeError as error:
+    print(error)
+"""
+    # TorchScript reads its functions from a file.
+    program = root / "program.py"
+    program.write_text(code)
+    printed = python(fork_of(root).site, f"import runpy; runpy.run_path({str(program)!r})").splitlines()
+    assert printed == [
+        "SoftclipBackward0 aten::softclip(Tensor self, float bound=1.) -> Tensor",
+        "softclip: expected a positive bound, but got -1",
+    ]
+
+
+def test_its_types_are_known(root: Path) -> None:
+    stubs = (fork_of(root).site / "torch/_C/_VariableFunctions.pyi").read_text()
+    assert "def softclip(input: Tensor, bound: _float = 1.0) -> Tensor: ..." in stubs
+    assert '"softclip",' in stubs
+
+
+def test_nothing_is_built_again_that_did_not_change(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = fork_of(root).site.resolve()
+    build(fork_of(root))
+    assert "up to date" in capsys.readouterr().out
+    assert fork_of(root).site.resolve() == before
+
+
+def test_the_base_keeps_every_file_as_installed(root: Path) -> None:
+    base = bases.installed()
+    base.check(path for path in base.record if path.startswith(("torch/overrides", "torch/_C", "torch/include/ATen/")))
+    assert "softclip" not in (base.site / "torch/overrides.py").read_text()
+
+
+def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, kernel: Path) -> None:
+    kernel.write_text(kernel.read_text().replace(".tanh()", ".tahn()"))
+    with pytest.raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
+        build(fork_of(root))
+    assert works(root)
+
+
+def test_a_formula_that_the_generators_reject_is_named(root: Path, kernel: Path) -> None:
+    (root / "tools/autograd/derivatives.yaml").write_text("- name: softclip(Tensor self) -> Tensor\n  self: grad\n")
+    with pytest.raises(ForkError, match=r"generators reject .*derivatives\.yaml"):
+        build(fork_of(root))
+    assert works(root)
+
+
+@pytest.mark.parametrize("anchor", ["after no_such_operator", "after softmax"])
+def test_an_anchor_not_found_once_is_one_sentence(
+    root: Path, kernel: Path, anchor: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    series = (root / "stack/series.yaml").read_text()
+    (root / "stack/series.yaml").write_text(
+        series.replace("torch.softmax", "torch.no_such").replace("softplus", anchor)
+    )
+    status = main(["--root", str(root), "build", "--cuda", "off"])
+    error = capsys.readouterr().err
+    assert status == 1 and error.startswith("fork: ") and "torch.no_such" in error and "Traceback" not in error
+    (root / "stack/series.yaml").write_text(series)
+    assert works(root)
+
+
+def test_killed_in_the_middle_the_last_good_fork_still_works(root: Path, kernel: Path) -> None:
+    kernel.write_text(kernel.read_text().replace(".mul(bound)", ".mul(2 * bound)"))
+    words = [sys.executable, "-m", "fork", "--root", str(root), "build", "--cuda", "off"]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("generate"):
+                time.sleep(0.5)
+                os.killpg(process.pid, signal.SIGKILL)
+                break
+    assert process.wait() == -signal.SIGKILL
+    home = fork_of(root).home
+    assert list(home.glob("stage-*")) and works(root)
+    build(fork_of(root))
+    assert not list(home.glob("stage-*"))
+    assert python(fork_of(root).site, ONE) == "1.5232"
+
+
+def test_a_second_build_at_the_same_time_waits(root: Path) -> None:
+    words = [sys.executable, "-m", "fork", "--root", str(root), "build", "--cuda", "off"]
+    with (fork_of(root).home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert "another build" in process.stdout.readline()
+        assert process.poll() is None
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path) -> None:
+    base = bases.installed()
+    site = tmp_path / "site"
+    tree.copy(base, site)
+    text = (site / "torch/overrides.py").read_text()
+    tree.write(site, "torch/overrides.py", text + "# mine\n")
+    fork = replace(fork_of(root), base=replace(base, site=site), build=tmp_path)
+    with pytest.raises(ForkError, match=r"torch/overrides\.py is not the file that torch .* installed"):
+        build(fork)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EROFS, "cannot be written: choose a writable folder"),
+        (errno.EACCES, "cannot be written: choose a writable folder"),
+    ],
+)
+def test_a_file_system_that_refuses_is_told_plainly(
+    root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code), "somewhere")
+
+    kernel.write_text(kernel.read_text() + "// changed\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(building.tree, "copy", refuse)
+        with pytest.raises(ForkError, match=sentence):
+            build(fork_of(root))
+    assert works(root)
+
+
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ForkError, match="no C\\+\\+ compiler was found: install g\\+\\+"):
+        bases.check_tools(bases.installed())
+
+
+def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
+    headless = tmp_path / "python"
+    headless.write_text("#!/bin/sh\necho /nowhere\n")
+    headless.chmod(0o755)
+    with pytest.raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
+        bases.check_tools(replace(bases.installed(), python=headless))
+
+
+@pytest.mark.parametrize(
+    ("release", "sentence"),
+    [("1.13.1", "the oldest release served is 2.7"), ("newest", "expected a release such as 2.13.0")],
+)
+def test_a_release_that_is_not_served_is_refused(release: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ForkError, match=sentence):
+        bases.obtain(release, "off", tmp_path, ROOT / "requirements.txt")
+
+
+def test_a_release_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ForkError, match=r"torch 2\.99\.0 could not be installed: "):
+        bases.obtain("2.99.0", "off", tmp_path, ROOT / "requirements.txt")
+
+
+def test_the_folders_named_as_upstreams_never_shadow_it() -> None:
+    for folder in ("torch", "tools", "test"):
+        assert not list((ROOT / folder).rglob("__init__.py"))
+    base = bases.installed()
+    where = python(base.site, "import torch; print(torch.__file__)")
+    assert where == str(base.site / "torch/__init__.py")
