@@ -49,7 +49,8 @@ class Fork:
         """Changes when anything that goes into the build does."""
         state = self.series.state(self.pr)
         parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
-        tool = [f for pattern in ("*.py", "weavers/*.py", "glue/**/*.?pp", "cmake/*") for f in HERE.glob(pattern)]
+        tool = [f for pattern in ("weavers/*.py", "glue/**/*.?pp", "cmake/*") for f in HERE.glob(pattern)]
+        tool += [HERE / f"{step}.py" for step in ("base", "build", "compile", "cuda", "generate", "tree", "weave")]
         parts += [file.read_bytes() for file in sorted(tool)]
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), (self.base.dist_info / "RECORD").read_bytes()]
         parts += [repr((self.base.python, self.base.site, self.cuda, os.environ.get("CXX"), sys.version)).encode()]
@@ -113,10 +114,10 @@ def _make(fork: Fork, stage: Path) -> None:
     clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
 
     headers = fork.home / "work/headers"
-    sources = {path: file for path, file in wished.items() if path.endswith((".cpp", ".cu"))}
+    sources = {path: file for path, file in wished.items() if path.endswith((".cpp", ".cu", ".h"))}
     job = Job(fork.base, sources, generated, headers, fork.home / "work/cmake", toolkit, _probe(fork.base))
     libraries = compile_fork(job)
-    clock.step("compile", f"{len(sources)} sources of the stack, and the generated ones")
+    clock.step("compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones")
 
     for path, file in libraries.items():
         tree.write(stage, path, file.read_bytes())

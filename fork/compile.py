@@ -28,7 +28,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be compiled: the stack's C++ files by upstream path, generated code, woven headers."""
+    """What is to be compiled: the stack's C++ files and fragments of headers by upstream path, generated code, woven headers."""
 
     base: Base
     sources: Mapping[str, Path]
@@ -43,7 +43,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
     """Builds what is out of date; returns the libraries by their path in the site folder."""
     job.work.mkdir(parents=True, exist_ok=True)
     inputs = job.work / "inputs.cmake"
-    settings = "".join(f'set({name} "{";".join(map(str, values))}")\n' for name, values in _inputs(job).items())
+    settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
     if not inputs.is_file() or inputs.read_text() != settings or not (job.work / "build.ninja").is_file():
         inputs.write_text(settings)
         compiler = bases.check_tools(job.base)
@@ -77,7 +77,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     inputs: dict[str, Iterable[object]] = {
         "BASE_TORCH": [job.base.torch],
         "BASE_LIBRARIES": [job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")],
-        "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "autograd"],
+        "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
         "FORK_DEFINITIONS": [
             *(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
             *cxx_flags,
@@ -92,6 +92,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
             aten / "OperatorsEverything.cpp",
             autograd / "Functions.cpp",
             *(file for file in registrations if file not in cuda),
+            *_autocast_lists(job),
         ],
         "FORK_PYTHON_SOURCES": [HERE / "glue/module.cpp", HERE / "glue/python_symbols.cpp", *python],
         "PYTHON_INCLUDE": [job.probe["include"]],
@@ -103,6 +104,18 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         inputs["FORK_CUDA_ARCHITECTURES"] = job.toolkit.architectures
         inputs["BASE_CUDA_LIBRARIES"] = job.toolkit.libraries
     return inputs
+
+
+def _autocast_lists(job: Job) -> list[Path]:
+    """The source that registers what the stack adds to autocast's lists, which a header of the base holds."""
+    lists = job.sources.get("aten/src/ATen/autocast_mode.h")
+    if lists is None:
+        return []
+    link = _operators_only(job) / "fork_autocast_lists.h"
+    if not link.is_symlink() or link.readlink() != lists:
+        link.unlink(missing_ok=True)
+        link.symlink_to(lists)
+    return [HERE / "glue/autocast_lists.cpp"]
 
 
 def _operators_only(job: Job) -> Path:
