@@ -76,7 +76,11 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     assert isinstance(cxx_flags, list)
     inputs: dict[str, Iterable[object]] = {
         "BASE_TORCH": [job.base.torch],
-        "BASE_LIBRARIES": [job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")],
+        # One OpenMP runtime in the process, the base's, so that all kernels share its threads.
+        "BASE_LIBRARIES": [
+            *(job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")),
+            *((job.base.torch / "lib").glob("libgomp*.so*")),
+        ],
         "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
         "FORK_DEFINITIONS": [
             *(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),

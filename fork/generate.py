@@ -84,7 +84,20 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
         # at::redispatch::f is an inline alias, declared in a header that lists every operator there is.
         text = re.sub(r"\bat::redispatch::(\w+)\(", r"at::_ops::\1::redispatch(", path.read_text())
         path.write_text(text.replace("#include <ATen/RedispatchFunctions.h>", _operator_includes(out / "aten/ops")))
+    _merge_plumbing(out)
     (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
+
+
+def _merge_plumbing(out: Path) -> None:
+    """Adds what batch rules of the stack's operators are registered through to the base's header of such plumbing."""
+    name = "ATen/VmapGeneratedPlumbing.h"
+    base = (PACKAGED.parent.parent / "torch/include" / name).read_text()
+    templates = (out / "aten/VmapGeneratedPlumbing.h").read_text()
+    own = templates[templates.index("template <") : templates.rindex("}}")]
+    start, end = base.index("namespace at "), base.rindex("}}")
+    merged = f"{base[:start]}{_operator_includes(out / 'aten/ops')}\n\n{base[start:end]}{own}{base[end:]}"
+    (out / "merged/ATen").mkdir(parents=True)
+    (out / "merged" / name).write_text(merged)
 
 
 def _sync(fresh: Path, out: Path) -> None:

@@ -44,6 +44,8 @@ def install_headers(site: Path, generated: Path) -> None:
     include = "torch/include/ATen/"
     for header in sorted((generated / "aten/ops").glob("*.h")):
         write(site, include + "ops/" + header.name, header.read_bytes())
+    for header in sorted((generated / "merged/ATen").glob("*.h")):
+        write(site, include + header.name, header.read_bytes())
     for header in sorted((generated / "aten").glob("*.h")):
         listing = site / include / header.name
         if not listing.is_file():
