@@ -1,0 +1,82 @@
+// attn and its backward under vmap: each of their products becomes one batched
+// product, whichever inputs are batched.
+#include <ATen/functorch/BatchRulesHelper.h>
+#include <ATen/functorch/PlumbingHelper.h>
+#include <ATen/native/attn.h>
+
+#include <ATen/ops/_attn_backward_native.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/tanh.h>
+
+namespace at::functorch {
+
+namespace {
+
+using Bdim = std::optional<int64_t>;
+
+std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
+    const Tensor& q,
+    Bdim q_bdim,
+    const Tensor& k,
+    Bdim k_bdim,
+    const Tensor& v,
+    Bdim v_bdim) {
+  // Errors speak of the sizes that the function under vmap sees.
+  const int64_t level = maybeCurrentDynamicLayer()->layerId();
+  native::check_attn_inputs(
+      makeBatched(q, q_bdim, level),
+      makeBatched(k, k_bdim, level),
+      makeBatched(v, v_bdim, level));
+
+  const Tensor q_ = moveBatchDimToFront(q, q_bdim);
+  const Tensor k_ = moveBatchDimToFront(k, k_bdim);
+  const Tensor v_ = moveBatchDimToFront(v, v_bdim);
+  Tensor attn = at::tanh(at::matmul(q_, k_.mT()));
+  Tensor output = at::matmul(attn, v_);
+  const Bdim attn_bdim = q_bdim || k_bdim ? Bdim(0) : std::nullopt;
+  return std::make_tuple(
+      std::move(output), Bdim(0), std::move(attn), attn_bdim);
+}
+
+std::optional<Tensor> front(const std::optional<Tensor>& t, Bdim bdim) {
+  return t && t->defined() ? moveBatchDimToFront(*t, bdim) : t;
+}
+
+Bdim bdim_of(const Tensor& grad) {
+  return grad.defined() && grad.dim() == 3 ? Bdim(0) : std::nullopt;
+}
+
+std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
+    const std::optional<Tensor>& grad_output,
+    Bdim grad_output_bdim,
+    const std::optional<Tensor>& grad_attn,
+    Bdim grad_attn_bdim,
+    const std::optional<Tensor>& q,
+    Bdim q_bdim,
+    const std::optional<Tensor>& k,
+    Bdim k_bdim,
+    const std::optional<Tensor>& v,
+    Bdim v_bdim,
+    const Tensor& attn,
+    Bdim attn_bdim,
+    std::array<bool, 3> output_mask) {
+  auto [grad_q, grad_k, grad_v] = native::_attn_backward(
+      front(grad_output, grad_output_bdim),
+      front(grad_attn, grad_attn_bdim),
+      front(q, q_bdim),
+      front(k, k_bdim),
+      front(v, v_bdim),
+      moveBatchDimToFront(attn, attn_bdim),
+      output_mask);
+  return std::make_tuple(
+      grad_q, bdim_of(grad_q), grad_k, bdim_of(grad_k), grad_v, bdim_of(grad_v));
+}
+
+} // namespace
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
+  VMAP_SUPPORT(attn, attn_batch_rule);
+  VMAP_SUPPORT(_attn_backward, attn_backward_batch_rule);
+}
+
+} // namespace at::functorch

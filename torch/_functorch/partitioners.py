@@ -1,0 +1,13 @@
+"""attn among the operators that the partitioner saves the results of rather than compute them again."""
+
+import torch
+
+aten = torch.ops.aten  # fragment only
+
+
+def get_default_op_list():
+    compute_intensive_ops = [
+        aten.attn,
+        aten._attn_backward,
+    ]
+    return compute_intensive_ops

@@ -1,0 +1,206 @@
+// The gradient of attn, of its backward, and both in forward mode; what is
+// called G, X and W is derived in docs/attn_gradient.md.
+#include <torch/csrc/autograd/FunctionsManual.h>
+
+#include <ATen/ATen.h>
+#include <ATen/ops/_attn_backward.h> // fragment only
+
+namespace torch::autograd::generated::details {
+
+namespace {
+
+// Gradients that do not exist are undefined, tangents that do not exist are
+// efficient zero tensors: a product with either is undefined, and so is the sum
+// of two such.
+bool is_there(const Tensor& t) {
+  return t.defined() && !t._is_zerotensor();
+}
+
+Tensor maybe_mH(const Tensor& t) {
+  return is_there(t) ? t.mH() : Tensor();
+}
+
+Tensor maybe_mT(const Tensor& t) {
+  return is_there(t) ? t.mT() : Tensor();
+}
+
+Tensor maybe_conj(const Tensor& t) {
+  return is_there(t) ? t.conj() : Tensor();
+}
+
+Tensor maybe_add(const Tensor& a, const Tensor& b) {
+  return !is_there(a) ? (is_there(b) ? b : Tensor()) : is_there(b) ? a + b : a;
+}
+
+// sum + a @ b
+Tensor maybe_addmm(const Tensor& sum, const Tensor& a, const Tensor& b) {
+  if (!is_there(a) || !is_there(b)) {
+    return is_there(sum) ? sum : Tensor();
+  }
+  return is_there(sum) ? at::addmm(sum, a, b) : at::mm(a, b);
+}
+
+Tensor maybe_mm(const Tensor& a, const Tensor& b) {
+  return maybe_addmm(Tensor(), a, b);
+}
+
+// The tangent of q @ k.T, q_t @ k.T + q @ k_t.T: as a single product where both
+// terms are there, for there is no N x N sum then.
+Tensor attn_scores_jvp(
+    const Tensor& q,
+    const Tensor& q_t,
+    const Tensor& k,
+    const Tensor& k_t) {
+  if (is_there(q_t) && is_there(k_t)) {
+    return at::mm(at::cat({q_t, q}, 1), at::cat({k, k_t}, 1).t());
+  }
+  return maybe_add(maybe_mm(q_t, maybe_mT(k)), maybe_mm(q, maybe_mT(k_t)));
+}
+
+// grad * conj(1 - attn^2)
+Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
+  return is_there(grad) ? at::tanh_backward(grad, attn) : Tensor();
+}
+
+} // namespace
+
+std::tuple<Tensor, Tensor, Tensor> attn_backward(
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const std::optional<Tensor>& q,
+    const std::optional<Tensor>& k,
+    const std::optional<Tensor>& v,
+    const Tensor& attn,
+    std::array<bool, 3> output_mask) {
+  if (!grad_output.defined() && !grad_attn.defined()) {
+    return {};
+  }
+  return at::_attn_backward(
+      grad_output, grad_attn, q, k, v, attn, output_mask);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
+    const Tensor& gg_q,
+    const Tensor& gg_k,
+    const Tensor& gg_v,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    std::array<bool, 6> output_mask) {
+  Tensor gg_output, grad_q, grad_k, grad_v, grad_through_attn;
+  const Tensor scores_t = attn_scores_jvp(q, gg_q, k, gg_k);
+
+  // W = grad_output @ gg_v^H - 2 G * conj(attn * scores_t)
+  if (output_mask[5]) {
+    const Tensor gg_vH = maybe_mH(gg_v);
+    const Tensor grad = scores_t.defined()
+        ? maybe_addmm(grad_attn, grad_output, maybe_mH(v))
+        : Tensor();
+    if (grad.defined()) {
+      const Tensor bend = grad * scores_t.conj() * attn.conj();
+      grad_through_attn = is_there(grad_output) && is_there(gg_vH)
+          ? at::addmm(bend, grad_output, gg_vH, /*beta=*/-2)
+          : bend * -2;
+    } else {
+      grad_through_attn = maybe_mm(grad_output, gg_vH);
+    }
+  }
+
+  // X @ conj(gg_k) and X^T @ conj(gg_q) are what backward makes of gg_k and
+  // gg_q in the places of k and q.
+  const bool any = grad_output.defined() || grad_attn.defined();
+  const std::array<bool, 3> mask = {
+      any && output_mask[2] && is_there(gg_k),
+      any && output_mask[3] && is_there(gg_q),
+      false};
+  if (mask[0] || mask[1]) {
+    std::tie(grad_q, grad_k, std::ignore) = at::_attn_backward(
+        grad_output, grad_attn, gg_q, gg_k, v, attn, mask);
+  }
+
+  const Tensor gg_attn = attn_tanh_backward(scores_t, attn.conj());
+  if (output_mask[0]) {
+    gg_output = maybe_addmm(maybe_mm(gg_attn, v), attn, gg_v);
+  }
+  if (output_mask[4]) {
+    grad_v = maybe_mm(maybe_mH(gg_attn), grad_output);
+  }
+  return std::make_tuple(
+      std::move(gg_output),
+      output_mask[1] ? gg_attn : Tensor(),
+      std::move(grad_q),
+      std::move(grad_k),
+      std::move(grad_v),
+      std::move(grad_through_attn));
+}
+
+std::tuple<Tensor, Tensor> attn_jvp(
+    const Tensor& q_p,
+    const Tensor& q_t,
+    const Tensor& k_p,
+    const Tensor& k_t,
+    const Tensor& v_p,
+    const Tensor& v_t,
+    const Tensor& attn) {
+  Tensor attn_t =
+      attn_tanh_backward(attn_scores_jvp(q_p, q_t, k_p, k_t), attn.conj());
+  Tensor output_t = maybe_addmm(maybe_mm(attn_t, v_p), attn, v_t);
+  return std::make_tuple(std::move(output_t), std::move(attn_t));
+}
+
+std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
+    const Tensor& grad_output_p,
+    const Tensor& grad_output_t,
+    const Tensor& grad_attn_p,
+    const Tensor& grad_attn_t,
+    const Tensor& q_p,
+    const Tensor& q_t,
+    const Tensor& k_p,
+    const Tensor& k_t,
+    const Tensor& v_p,
+    const Tensor& v_t,
+    const Tensor& attn_p,
+    const Tensor& attn_t,
+    std::array<bool, 3> output_mask) {
+  Tensor grad_q_t, grad_k_t, grad_v_t;
+  if (output_mask[0] || output_mask[1]) {
+    // G and X, and their tangents
+    const Tensor v_pH = maybe_mH(v_p);
+    const Tensor grad = maybe_addmm(grad_attn_p, grad_output_p, v_pH);
+    const Tensor grad_t = maybe_addmm(
+        maybe_addmm(grad_attn_t, grad_output_t, v_pH),
+        grad_output_p,
+        maybe_mH(v_t));
+    const Tensor grad_scores = attn_tanh_backward(grad, attn_p);
+    Tensor grad_scores_t = attn_tanh_backward(grad_t, attn_p);
+    if (is_there(grad) && is_there(attn_t)) {
+      grad_scores_t =
+          maybe_add(grad_scores_t, -2 * grad * (attn_p * attn_t).conj());
+    }
+    if (output_mask[0]) {
+      grad_q_t = maybe_addmm(
+          maybe_mm(grad_scores_t, maybe_conj(k_p)),
+          grad_scores,
+          maybe_conj(k_t));
+    }
+    if (output_mask[1]) {
+      grad_k_t = maybe_addmm(
+          maybe_mm(maybe_mT(grad_scores_t), maybe_conj(q_p)),
+          maybe_mT(grad_scores),
+          maybe_conj(q_t));
+    }
+  }
+  if (output_mask[2]) {
+    grad_v_t = maybe_addmm(
+        maybe_mm(maybe_mH(attn_t), grad_output_p),
+        attn_p.mH(),
+        grad_output_t);
+  }
+  return std::make_tuple(
+      std::move(grad_q_t), std::move(grad_k_t), std::move(grad_v_t));
+}
+
+} // namespace torch::autograd::generated::details

@@ -1,0 +1,32 @@
+"""The FLOP formulas of attn, 2 N^2 (D + E), and of its backward, 4 N^2 (D + E) with everything wanted."""
+
+import torch
+from torch.utils.flop_counter import register_flop_formula
+
+aten = torch.ops.aten
+
+
+@register_flop_formula(aten.attn)
+def attn_flop(q_shape, k_shape, v_shape, *args, out_shape=None, **kwargs) -> int:
+    """Count flops for attn: q @ k.T and attn @ v."""
+    n, d = q_shape
+    _, e = v_shape
+    return 2 * n * n * (d + e)
+
+
+@register_flop_formula(aten._attn_backward)
+def attn_backward_flop(
+    grad_output_shape, grad_attn_shape, q_shape, k_shape, v_shape, attn_shape, output_mask, out_shape=None, **kwargs
+) -> int:
+    """Count flops for the products of attn's backward that its gradients and output_mask leave over."""
+    n, _ = attn_shape
+    width = 0
+    if (output_mask[0] or output_mask[1]) and grad_output_shape is not None:
+        width += grad_output_shape[1]  # grad_output @ v^H
+    if output_mask[0] and k_shape is not None:
+        width += k_shape[1]  # grad_scores @ conj(k)
+    if output_mask[1] and q_shape is not None:
+        width += q_shape[1]  # grad_scores^T @ conj(q)
+    if output_mask[2] and grad_output_shape is not None:
+        width += grad_output_shape[1]  # attn^H @ grad_output
+    return 2 * n * n * width
