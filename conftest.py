@@ -1,0 +1,9 @@
+"""pytest: hands the -k expression to test/test_ops.py, in this process and in the workers, before it builds its tests."""
+
+import os
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["FORK_SUITES_PYTEST_K"] = config.getoption("keyword") or ""

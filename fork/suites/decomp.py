@@ -1,0 +1,145 @@
+"""TestDecomp of test_decomp.py: each decomposition that an operator reaches, forward and backward, against its kernel."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.testing._internal.common_device_type import onlyNativeDeviceTypes
+from torch.testing._internal.common_utils import TestCase, suppress_warnings
+from torch.testing._internal.opinfo.core import OpInfo
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fork.suites.opinfo import arguments, dense_db, differentiable, opinfo, tensors
+
+WIDE = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def distance(t: torch.Tensor, reference: torch.Tensor) -> float:
+    """Largest error over those elements whose reference is finite."""
+    finite = torch.isfinite(reference) & torch.isfinite(t)
+    error = (t.to(reference.dtype) - reference).abs()[finite]
+    return float(error.max()) if error.numel() else 0.0
+
+
+class Decompose(TorchDispatchMode):
+    """Runs each ATen call that has a decomposition both ways.
+
+    A decomposition may differ from the kernel in rounding alone: its error against the kernel in double precision
+    is at most three times the kernel's own, or a few roundings of the largest result. Decompositions are taken apart
+    again (`deep`), except the one being compared.
+    """
+
+    def __init__(self, test: TestCase, table: dict[Any, Any], deep: bool) -> None:
+        super().__init__()
+        self.test, self.table, self.deep = test, table, deep
+        self.compared: set[Any] = set()
+        self.inside: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        decomposition = self.table.get(func)
+        # A factory has nothing to compare, and a decomposition may call the operator that it stands for.
+        if decomposition is None or RANDOM in func.tags or not tensors((args, kwargs)) or func in self.inside:
+            return func(*args, **kwargs)
+        copies = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), (args, kwargs))
+        real = func(*args, **kwargs)
+        if func._schema.is_mutable or _is_view(func):
+            return real
+        self.inside.append(func)
+        try:
+            with self if self.deep else contextlib.nullcontext():
+                decomposed = decomposition(*copies[0], **copies[1])
+        finally:
+            self.inside.pop()
+        if decomposed is NotImplemented:
+            return real
+        self.compared.add(func)
+        wide_args, wide_kwargs = pytree.tree_map(_widen, (args, kwargs))
+        try:
+            wide = func(*wide_args, **wide_kwargs)
+        except Exception:
+            wide = real  # no kernel in double precision: compare with the kernel itself
+        for got, kernel, exact in zip(*map(pytree.tree_leaves, (decomposed, real, wide))):
+            self._compare(func, got, kernel, exact)
+        return real
+
+    def _compare(self, func: Any, got: Any, kernel: Any, exact: Any) -> None:
+        if not isinstance(kernel, torch.Tensor):
+            self.test.assertEqual(got, kernel, msg=f"decomposition of {func}")
+            return
+        self.test.assertEqual(got.shape, kernel.shape, msg=f"decomposition of {func}: shape")
+        self.test.assertEqual(got.dtype, kernel.dtype, msg=f"decomposition of {func}: dtype")
+        if not (kernel.is_floating_point() or kernel.is_complex()):
+            self.test.assertEqual(got, kernel, msg=f"decomposition of {func}")
+            return
+        if kernel.numel() == 0:
+            return
+        self.test.assertEqual(torch.isnan(got), torch.isnan(kernel), msg=f"decomposition of {func}: NaN")
+        if exact.shape != kernel.shape or not (exact.is_floating_point() or exact.is_complex()):
+            exact = kernel
+        finite = exact[torch.isfinite(exact)]
+        scale = float(finite.abs().max()) if finite.numel() else 1.0
+        allowed = 3 * distance(kernel, exact) + 16 * torch.finfo(kernel.dtype).eps * max(scale, 1e-3)
+        found = distance(got, exact)
+        self.test.assertLessEqual(found, allowed, f"decomposition of {func}: error {found:.3g}, kernel allows {allowed:.3g}")
+
+
+def _widen(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        return x.detach().to(WIDE.get(x.dtype, x.dtype))
+    return WIDE.get(x, x) if isinstance(x, torch.dtype) else x
+
+
+def _is_view(func: Any) -> bool:
+    return any(r.alias_info is not None for r in func._schema.returns)
+
+
+class TestDecomp(TestCase):
+    def _run(self, device: str, dtype: torch.dtype, op: OpInfo, table: dict[Any, Any], deep: bool, grad: bool) -> None:
+        with_grad = grad and dtype in op.supported_backward_dtypes(torch.device(device).type)
+        compared: set[Any] = set()
+        for sample in op.sample_inputs(device, dtype, requires_grad=with_grad):
+            args, kwargs = arguments(sample)
+            with Decompose(self, table, deep) as mode, torch.autograd.set_multithreading_enabled(False):
+                result = op(*args, **kwargs)
+                if sample.output_process_fn_grad:
+                    result = sample.output_process_fn_grad(result)
+                outputs, inputs = differentiable(result), differentiable(arguments(sample))
+                if with_grad and outputs and inputs:
+                    grads = [torch.randn_like(t) for t in outputs]
+                    torch.autograd.grad(outputs, inputs, grads, allow_unused=True)
+            compared |= mode.compared
+        if not compared:
+            self.skipTest("no call that the operator makes has a decomposition")
+
+    @onlyNativeDeviceTypes
+    @suppress_warnings
+    @opinfo(dense_db)
+    def test_quick(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        """Forward, each decomposition by itself."""
+        self._run(device, dtype, op, decomposition_table, deep=False, grad=False)
+
+    @onlyNativeDeviceTypes
+    @suppress_warnings
+    @opinfo([op for op in dense_db if op.supports_autograd], allowed_dtypes=(torch.float64,))
+    def test_quick_core_backward(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        """Forward and backward, with the decompositions into core ATen that export uses."""
+        self._run(device, dtype, op, dict(core_aten_decompositions()), deep=False, grad=True)
+
+    @onlyNativeDeviceTypes
+    @suppress_warnings
+    @opinfo(dense_db)
+    def test_comprehensive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        """Forward and backward, decompositions taken apart again."""
+        self._run(device, dtype, op, decomposition_table, deep=True, grad=True)
