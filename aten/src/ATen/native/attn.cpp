@@ -69,6 +69,10 @@ Tensor value(const std::optional<Tensor>& t) {
   return t.value_or(Tensor());
 }
 
+Tensor contiguous(const std::optional<Tensor>& t) {
+  return t.has_value() && t->defined() ? t->contiguous() : Tensor();
+}
+
 } // namespace
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -127,7 +131,8 @@ std::tuple<Tensor, Tensor> attn_cpu(
   Tensor output = at::empty({n, v.size(1)}, q.options());
   if (n > 0) {
     advise_huge_pages(attn);
-    attn_stub(kCPU, output, attn, q, k, v);
+    attn_stub(
+        kCPU, output, attn, q.contiguous(), k.contiguous(), v.contiguous());
   }
   return std::make_tuple(std::move(output), std::move(attn));
 }
@@ -184,14 +189,13 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
         grad_output_, grad_attn_, q_, k_, v_, attn, output_mask);
   }
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
-  const Tensor q = value(q_), k = value(k_), v = value(v_);
   const bool any = grad_output.defined() || grad_attn.defined();
   Tensor grad_q, grad_k, grad_v;
   if (output_mask[0] && any) {
-    grad_q = at::empty({attn.size(0), k.size(1)}, attn.options());
+    grad_q = at::empty({attn.size(0), k_->size(1)}, attn.options());
   }
   if (output_mask[1] && any) {
-    grad_k = at::empty({attn.size(0), q.size(1)}, attn.options());
+    grad_k = at::empty({attn.size(0), q_->size(1)}, attn.options());
   }
   if (output_mask[2] && grad_output.defined()) {
     grad_v = at::empty_like(grad_output, MemoryFormat::Contiguous);
@@ -199,7 +203,16 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   if (attn.numel() > 0 &&
       (grad_q.defined() || grad_k.defined() || grad_v.defined())) {
     attn_backward_stub(
-        kCPU, grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
+        kCPU,
+        grad_q,
+        grad_k,
+        grad_v,
+        contiguous(grad_output_),
+        grad_attn,
+        contiguous(q_),
+        contiguous(k_),
+        contiguous(v_),
+        attn.contiguous());
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

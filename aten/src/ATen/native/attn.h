@@ -17,7 +17,7 @@ TORCH_API void check_attn_inputs(
     const Tensor& k,
     const Tensor& v);
 
-// Fills output (N, E) and attn (N, N), both contiguous.
+// Fills output (N, E) and attn (N, N). All are contiguous.
 using attn_fn = void (*)(
     const Tensor& output,
     const Tensor& attn,
@@ -25,10 +25,10 @@ using attn_fn = void (*)(
     const Tensor& k,
     const Tensor& v);
 
-// Fills the gradients that are defined, all contiguous. An undefined
-// grad_output or grad_attn has no part in them, and of q, k and v only what the
-// wanted gradients need is defined: q for grad_k; k for grad_q; v for both,
-// with grad_output.
+// Fills the gradients that are defined. An undefined grad_output or grad_attn
+// has no part in them, and of q, k and v only what the wanted gradients need is
+// defined: q for grad_k; k for grad_q; v for both, with grad_output. All but
+// grad_attn are contiguous.
 using attn_backward_fn = void (*)(
     const Tensor& grad_q,
     const Tensor& grad_k,

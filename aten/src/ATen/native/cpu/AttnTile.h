@@ -3,7 +3,8 @@
 #pragma once
 
 #include <ATen/cpu/vec/vec.h>
-#include <c10/util/irange.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/bit_cast.h>
 
 #include <algorithm>
 #include <array>
@@ -132,25 +133,81 @@ inline int64_t padded(int64_t columns) {
   return (columns + width - 1) / width * width;
 }
 
-// Any strides, so that a transpose costs nothing.
+// What the products read: a number, or for bfloat16 two that are neighbours in
+// the summed dimension, which one instruction multiplies and adds in float.
+struct Pair {
+  BFloat16 first, second;
+};
+
+template <typename U>
+struct Unit {
+  using Sum = U;
+  static constexpr int64_t group = 1;
+};
+
+template <>
+struct Unit<Pair> {
+  using Sum = float;
+  static constexpr int64_t group = 2;
+};
+
+#if defined(CPU_CAPABILITY_AVX512) && defined(__GNUC__)
+// AVX512 kernels are compiled without avx512bf16, so no intrinsic.
+inline bool has_pair_products() {
+  static const bool supported = __builtin_cpu_supports("avx512bf16");
+  return supported;
+}
+
+inline Vectorized<float> multiply_add(
+    Pair left,
+    const Vectorized<float>& right,
+    const Vectorized<float>& sum) {
+  const Vectorized<float> pairs(c10::bit_cast<float>(left));
+  __m512 result = sum;
+  __asm__("vdpbf16ps %2, %1, %0"
+          : "+v"(result)
+          : "v"(__m512(pairs)), "v"(__m512(right)));
+  return result;
+}
+#else
+inline bool has_pair_products() {
+  return false;
+}
+#endif
+
 template <typename T>
+inline Vectorized<T> multiply_add(
+    T left,
+    const Vectorized<T>& right,
+    const Vectorized<T>& sum) {
+  return vec::fmadd(Vectorized<T>(left), right, sum);
+}
+
+// Any strides, so that a transpose costs nothing.
+template <typename U>
 struct Left {
-  const T* data;
+  const U* data;
   int64_t row, column;
 };
 
-// Panels of kPanel columns, `panel` elements apart: a row-major matrix has
+// Panels of kPanel columns, `panel` units apart: a row-major matrix has
 // panel = kPanel, one packed by panels has row = kPanel. Rows are padded.
-template <typename T>
+template <typename U>
 struct Right {
-  const T* data;
-  int64_t row, panel = kPanel<T>;
+  const U* data;
+  int64_t row, panel = kPanel<typename Unit<U>::Sum>;
 };
 
 // The sum begins at zero and meets c last: two short sums err less than a long
 // one.
-template <typename T, int rows, int vectors>
-inline void tile(int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool add) {
+template <int rows, int vectors, typename U, typename T>
+inline void tile(
+    int64_t depth,
+    Left<U> a,
+    Right<U> b,
+    T* c,
+    int64_t c_row,
+    bool add) {
   using Vec = Vectorized<T>;
   constexpr int width = Vec::size();
   Vec sum[rows][vectors];
@@ -170,10 +227,10 @@ inline void tile(int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool
     }
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-      const Vec left(a.data[i * a.row + p * a.column]);
+      const U left = a.data[i * a.row + p * a.column];
 #pragma GCC unroll 8
       for (int j = 0; j < vectors; j++) {
-        sum[i][j] = vec::fmadd(left, right[j], sum[i][j]);
+        sum[i][j] = multiply_add(left, right[j], sum[i][j]);
       }
     }
   }
@@ -187,56 +244,63 @@ inline void tile(int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool
   }
 }
 
-template <typename T, int vectors>
-inline void panel(int64_t m, int64_t depth, Left<T> a, Right<T> b, T* c, int64_t c_row, bool add) {
+template <int vectors, typename U, typename T>
+inline void panel(
+    int64_t m,
+    int64_t depth,
+    Left<U> a,
+    Right<U> b,
+    T* c,
+    int64_t c_row,
+    bool add) {
   for (; m >= kTileRows; m -= kTileRows) {
-    tile<T, kTileRows, vectors>(depth, a, b, c, c_row, add);
+    tile<kTileRows, vectors>(depth, a, b, c, c_row, add);
     a.data += kTileRows * a.row;
     c += kTileRows * c_row;
   }
   switch (m) {
     case 5:
-      return tile<T, 5, vectors>(depth, a, b, c, c_row, add);
+      return tile<5, vectors>(depth, a, b, c, c_row, add);
     case 4:
-      return tile<T, 4, vectors>(depth, a, b, c, c_row, add);
+      return tile<4, vectors>(depth, a, b, c, c_row, add);
     case 3:
-      return tile<T, 3, vectors>(depth, a, b, c, c_row, add);
+      return tile<3, vectors>(depth, a, b, c, c_row, add);
     case 2:
-      return tile<T, 2, vectors>(depth, a, b, c, c_row, add);
+      return tile<2, vectors>(depth, a, b, c, c_row, add);
     case 1:
-      return tile<T, 1, vectors>(depth, a, b, c, c_row, add);
+      return tile<1, vectors>(depth, a, b, c, c_row, add);
     default:
       return;
   }
 }
 
-// c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it. Reads and
-// writes padded(n) columns of b and c.
-template <typename T>
+// c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it; depth
+// counts units. Reads and writes padded(n) columns of b and c.
+template <typename U, typename T>
 inline void product(
     int64_t m,
     int64_t n,
     int64_t depth,
-    Left<T> a,
-    Right<T> b,
+    Left<U> a,
+    Right<U> b,
     T* c,
     int64_t c_row,
     bool add) {
+  constexpr int64_t width = Vectorized<T>::size();
   for (int64_t j = 0; j < n; j += kPanel<T>, b.data += b.panel) {
-    const auto width = Vectorized<T>::size();
     switch (std::min<int64_t>(kPanelVectors, padded<T>(n - j) / width)) {
       case 1:
-        panel<T, 1>(m, depth, a, b, c + j, c_row, add);
+        panel<1>(m, depth, a, b, c + j, c_row, add);
         break;
       case 2:
-        panel<T, 2>(m, depth, a, b, c + j, c_row, add);
+        panel<2>(m, depth, a, b, c + j, c_row, add);
         break;
 #if !defined(CPU_CAPABILITY_AVX2)
       case 3:
-        panel<T, 3>(m, depth, a, b, c + j, c_row, add);
+        panel<3>(m, depth, a, b, c + j, c_row, add);
         break;
       default:
-        panel<T, 4>(m, depth, a, b, c + j, c_row, add);
+        panel<4>(m, depth, a, b, c + j, c_row, add);
 #endif
     }
   }
