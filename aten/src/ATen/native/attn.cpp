@@ -22,6 +22,7 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <sstream>
 #include <tuple>
 
@@ -71,6 +72,49 @@ Tensor value(const std::optional<Tensor>& t) {
 
 Tensor contiguous(const std::optional<Tensor>& t) {
   return t.has_value() && t->defined() ? t->contiguous() : Tensor();
+}
+
+// What attn_backward_stub does, composed for a few rows of attn at a time, so
+// that no temporary is as large as attn.
+void attn_backward_by_rows(
+    const Tensor& grad_q,
+    const Tensor& grad_k,
+    const Tensor& grad_v,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn) {
+  const int64_t n = attn.size(0);
+  const int64_t block = std::max<int64_t>(64, n / 64);
+  for (int64_t i = 0; i < n; i += block) {
+    const auto rows = [&](const Tensor& t) {
+      return t.defined() ? t.narrow(0, i, std::min(block, n - i)) : t;
+    };
+    const Tensor a = rows(attn), grad = rows(grad_output);
+    const Scalar beta = i > 0 ? 1 : 0;
+    if (grad_q.defined() || grad_k.defined()) {
+      Tensor x = rows(grad_attn);
+      if (grad.defined()) {
+        x = at::mm(grad, v.mH());
+        if (grad_attn.defined()) {
+          x.add_(rows(grad_attn));
+        }
+      }
+      x = x * ((1 - a).mul_(1 + a)).conj();
+      if (grad_q.defined()) {
+        Tensor to = rows(grad_q);
+        at::mm_out(to, x, k.conj());
+      }
+      if (grad_k.defined()) {
+        grad_k.addmm_(x.t(), rows(q).conj(), beta);
+      }
+    }
+    if (grad_v.defined()) {
+      grad_v.addmm_(a.mH(), grad, beta);
+    }
+  }
 }
 
 } // namespace
@@ -184,10 +228,6 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& v_,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
-  if (attn.is_complex()) {
-    return _attn_backward(
-        grad_output_, grad_attn_, q_, k_, v_, attn, output_mask);
-  }
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const bool any = grad_output.defined() || grad_attn.defined();
   Tensor grad_q, grad_k, grad_v;
@@ -200,8 +240,21 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   if (output_mask[2] && grad_output.defined()) {
     grad_v = at::empty_like(grad_output, MemoryFormat::Contiguous);
   }
-  if (attn.numel() > 0 &&
-      (grad_q.defined() || grad_k.defined() || grad_v.defined())) {
+  if (attn.numel() == 0 ||
+      !(grad_q.defined() || grad_k.defined() || grad_v.defined())) {
+    // Nothing to fill.
+  } else if (attn.is_complex()) {
+    attn_backward_by_rows(
+        grad_q,
+        grad_k,
+        grad_v,
+        grad_output,
+        grad_attn,
+        value(q_),
+        value(k_),
+        value(v_),
+        attn);
+  } else {
     attn_backward_stub(
         kCPU,
         grad_q,
