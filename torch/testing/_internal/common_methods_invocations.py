@@ -34,18 +34,19 @@ def sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
     ):
         yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
 
+    # conjugate views are not among the samples: TestMathBits makes them
     def transposed(*shape):
         return make_attn_arg(device, dtype)(shape).mT.requires_grad_(requires_grad)
 
     yield SampleInput(transposed(3, S), args=(make_arg((S, 3)), make_arg((S, 2))))
     yield SampleInput(make_arg((S, 3)), args=(transposed(3, S), transposed(2, S)))
 
-    if dtype.is_complex:
-        def conjugate(*shape):
-            return make_attn_arg(device, dtype)(shape).conj().requires_grad_(requires_grad)
-
-        yield SampleInput(conjugate(S, 3), args=(make_arg((S, 3)), conjugate(S, 2)))
-        yield SampleInput(make_arg((S, 3)), args=(conjugate(S, 3), make_arg((S, 2))))
+    # gradcheck perturbs single elements, which expanded memory does not have
+    if not requires_grad:
+        yield SampleInput(
+            make_arg((1, 3)).expand(S, 3),
+            args=(make_arg((S, 1)).expand(S, 3), make_arg((1, 1)).expand(S, 2)),
+        )
 
 
 def reference_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
@@ -55,11 +56,7 @@ def reference_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
     for n, d, e in ((M, S, L), (L, M, S), (S, M, L), (L, S, M), (L, 1, M), (1, M, L)):
         yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
 
-    # memory that overlaps, and every other column
-    yield SampleInput(
-        make_arg((1, S)).expand(M, S),
-        args=(make_arg((M, 1)).expand(M, S), make_arg((1, 1)).expand(M, L)),
-    )
+    # every other column, every other row
     yield SampleInput(
         make_arg((M, 2 * S))[:, ::2],
         args=(make_arg((M, 2 * S))[:, 1::2], make_arg((2 * M, L))[::2]),
