@@ -1,0 +1,8 @@
+// attn's fused kernels in float32.
+#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#if !defined(USE_ROCM)
+#include <ATen/native/cuda/AttnLaunch.cuh>
+
+INSTANTIATE_ATTN(FloatLanes)
+
+#endif  // !USE_ROCM

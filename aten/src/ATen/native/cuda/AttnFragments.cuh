@@ -1,0 +1,529 @@
+// How a warp holds tiles in registers and multiplies them, for each arithmetic.
+//
+// Results lie in 16 x 8 tiles, spread over a warp as all of its mma
+// instructions spread them. With group = lane / 4 and member = lane % 4 a lane
+// holds
+//
+//     c[0], c[1]   of row group,      at positions 2 * member and 2 * member +
+//     1 c[2], c[3]   of row group + 8,  at the same positions
+//
+// so two neighbours in a row, a Pair, always lie in one lane. An arithmetic
+// provides, in this layout,
+//
+//     first product    scores += left (rows x depth) @ right (rows x depth)^T
+//     second product   result += pairs (16 x 16) @ wide (16 x columns)
+//
+// with left, right and wide in shared memory and the pairs in registers: what
+// comes out of the first product goes into the second where it lies.
+#pragma once
+
+#include <ATen/native/cuda/AttnIntrinsics.cuh>
+
+#include <cmath>
+
+namespace at::native::attn_tile {
+
+// A tile in shared memory: rows of whole 128-byte lines, the 16-byte chunks of
+// each permuted among themselves so that a warp's accesses meet no bank twice.
+template <typename Arithmetic>
+struct Tile {
+  using scalar_t = typename Arithmetic::scalar_t;
+  static constexpr int kChunk = 16 / sizeof(scalar_t);
+  scalar_t* data;
+  int stride;
+
+  ATTN_DEVICE scalar_t* chunk(int row, int index) const {
+    return data + row * stride + (index ^ Arithmetic::swizzle(row)) * kChunk;
+  }
+  // The rows from a multiple of 8 on.
+  ATTN_DEVICE Tile from(int row) const {
+    return {data + row * stride, stride};
+  }
+  ATTN_DEVICE scalar_t* at(int row, int column) const {
+    return chunk(row, column / kChunk) + column % kChunk;
+  }
+};
+
+// Four registers of operands, each an 8-row x 16-byte matrix over the warp.
+struct Matrices {
+  uint32_t word[4];
+};
+
+// The matrices of 16 rows and 32 bytes: top left, bottom left, top right,
+// bottom right.
+template <typename Arithmetic>
+ATTN_DEVICE const void* by_columns(
+    Tile<Arithmetic> tile,
+    int row,
+    int column,
+    int lane) {
+  constexpr int chunk = Tile<Arithmetic>::kChunk;
+  return tile.chunk(row + lane % 16, column / chunk + lane / 16);
+}
+
+// The same four: top left, top right, bottom left, bottom right.
+template <typename Arithmetic>
+ATTN_DEVICE const void* by_rows(
+    Tile<Arithmetic> tile,
+    int row,
+    int column,
+    int lane) {
+  constexpr int chunk = Tile<Arithmetic>::kChunk;
+  return tile.chunk(
+      row + lane / 16 * 8 + lane % 8, column / chunk + lane / 8 % 2);
+}
+
+// float16 and bfloat16 on tensor cores, accumulated in float32.
+template <typename T>
+struct HalfCores {
+  using scalar_t = T;
+  using acc_t = float;
+  using Pair = uint32_t;
+  using Left = Matrices;
+  using Right = Matrices;
+  using Wide = Matrices;
+  static constexpr int kDepth = 16;  // of one step of the first product
+  static constexpr int kWalk =
+      64;  // rows of right that a block takes at a time
+  static constexpr int kStrip = 32;  // of them, scored at once
+  static constexpr bool kTensorCores = true;
+
+  ATTN_DEVICE static int swizzle(int row) {
+    return row & 7;
+  }
+  ATTN_DEVICE static Pair pair(float low, float high) {
+    return pack(T(), low, high);
+  }
+  ATTN_DEVICE static float low(Pair pair) {
+    return static_cast<float>(T(static_cast<uint16_t>(pair), T::from_bits()));
+  }
+  ATTN_DEVICE static float high(Pair pair) {
+    return low(pair >> 16);
+  }
+  ATTN_DEVICE static float tanh(float x) {
+    return tanh_approximate(x);
+  }
+  ATTN_DEVICE static Left load_left(
+      Tile<HalfCores> tile,
+      int row,
+      int depth,
+      int lane) {
+    Left x;
+    load_matrices(x.word, by_columns(tile, row, depth, lane));
+    return x;
+  }
+  // Sixteen rows: words 0 and 1 belong to the first eight, 2 and 3 to the rest.
+  ATTN_DEVICE static Right load_right(
+      Tile<HalfCores> tile,
+      int row,
+      int depth,
+      int lane) {
+    Right x;
+    load_matrices(x.word, by_rows(tile, row, depth, lane));
+    return x;
+  }
+  ATTN_DEVICE static Wide load_wide(
+      Tile<HalfCores> tile,
+      int row,
+      int column,
+      int lane) {
+    Wide x;
+    load_matrices_transposed(x.word, by_columns(tile, row, column, lane));
+    return x;
+  }
+  ATTN_DEVICE static void multiply(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Left& left,
+      const Right& right) {
+    mma(T(), c0, left.word, right.word[0], right.word[1]);
+    mma(T(), c1, left.word, right.word[2], right.word[3]);
+  }
+  ATTN_DEVICE static void multiply_pairs(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Pair (&p0)[2],
+      const Pair (&p1)[2],
+      const Wide& wide) {
+    multiply(c0, c1, Left{{p0[0], p0[1], p1[0], p1[1]}}, wide);
+  }
+  // The pairs of the transposed 16 x 16 block at (row, column) of a tile.
+  ATTN_DEVICE static void load_transposed(
+      Pair (&p0)[2],
+      Pair (&p1)[2],
+      Tile<HalfCores> tile,
+      int row,
+      int column,
+      int lane) {
+    uint32_t word[4];
+    load_matrices_transposed(word, by_rows(tile, row, column, lane));
+    p0[0] = word[0];
+    p0[1] = word[1];
+    p1[0] = word[2];
+    p1[1] = word[3];
+  }
+};
+
+// What float32 and float64 share: elements are read one by one, and a pair is
+// two of them.
+template <typename T, typename Self>
+struct FullPrecision {
+  using scalar_t = T;
+  using acc_t = T;
+  struct alignas(2 * sizeof(T)) Pair {
+    T low;
+    T high;
+  };
+
+  ATTN_DEVICE static Pair pair(T low, T high) {
+    return {low, high};
+  }
+  ATTN_DEVICE static T low(Pair pair) {
+    return pair.low;
+  }
+  ATTN_DEVICE static T high(Pair pair) {
+    return pair.high;
+  }
+  ATTN_DEVICE static T tanh(T x) {
+    return std::tanh(x);
+  }
+  ATTN_DEVICE static void load_transposed(
+      Pair (&p0)[2],
+      Pair (&p1)[2],
+      Tile<Self> tile,
+      int row,
+      int column,
+      int lane) {
+    const int group = lane / 4, member = lane % 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int c = column + group + 8 * half, r = row + 2 * member;
+      p0[half] = {*tile.at(r, c), *tile.at(r + 1, c)};
+      p1[half] = {*tile.at(r + 8, c), *tile.at(r + 9, c)};
+    }
+  }
+};
+
+// float32 in TensorFloat-32 on tensor cores.
+//
+// The second product's depth is summed in the order in which the lanes hold it:
+// member m gives positions 2 * m (as the mma's m-th) and 2 * m + 1 (as its m +
+// 4 th), and the wide operand is read to match.
+struct TF32Cores : FullPrecision<float, TF32Cores> {
+  using Left = Matrices;
+  using Right = Matrices;
+  struct Wide {
+    uint32_t word[2][4];  // of each eight rows, as in Right
+  };
+  static constexpr int kDepth = 8;
+  static constexpr int kWalk = 32;
+  static constexpr int kStrip = 32;
+  static constexpr bool kTensorCores = true;
+
+  ATTN_DEVICE static int swizzle(int row) {
+    return row & 7;
+  }
+  ATTN_DEVICE static void round(Matrices& x) {
+#pragma unroll
+    for (uint32_t& word : x.word) {
+      word = to_tf32(word);
+    }
+  }
+  ATTN_DEVICE static Left load_left(
+      Tile<TF32Cores> tile,
+      int row,
+      int depth,
+      int lane) {
+    Left x;
+    load_matrices(x.word, by_columns(tile, row, depth, lane));
+    round(x);
+    return x;
+  }
+  ATTN_DEVICE static Right load_right(
+      Tile<TF32Cores> tile,
+      int row,
+      int depth,
+      int lane) {
+    Right x;
+    load_matrices(x.word, by_rows(tile, row, depth, lane));
+    round(x);
+    return x;
+  }
+  ATTN_DEVICE static Wide load_wide(
+      Tile<TF32Cores> tile,
+      int row,
+      int column,
+      int lane) {
+    const int group = lane / 4, member = lane % 4;
+    Wide x;
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x.word[eight][i] = to_tf32(float_bits(*tile.at(
+            row + 8 * eight + 2 * member + i % 2, column + group + i / 2 * 8)));
+      }
+    }
+    return x;
+  }
+  ATTN_DEVICE static void multiply(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Left& left,
+      const Right& right) {
+    mma(float(), c0, left.word, right.word[0], right.word[1]);
+    mma(float(), c1, left.word, right.word[2], right.word[3]);
+  }
+  ATTN_DEVICE static void multiply_pairs(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Pair (&p0)[2],
+      const Pair (&p1)[2],
+      const Wide& wide) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const Pair(&p)[2] = eight ? p1 : p0;
+      Left left{
+          {float_bits(p[0].low),
+           float_bits(p[1].low),
+           float_bits(p[0].high),
+           float_bits(p[1].high)}};
+      round(left);
+      mma(float(), c0, left.word, wide.word[eight][0], wide.word[eight][1]);
+      mma(float(), c1, left.word, wide.word[eight][2], wide.word[eight][3]);
+    }
+  }
+};
+
+// float64 on tensor cores, in the same order as TF32Cores, four deep at a time.
+struct DoubleCores : FullPrecision<double, DoubleCores> {
+  struct Left {
+    double value[2][2];  // [depth / 4][row / 8]
+  };
+  struct Right {
+    double value[2][2];  // [depth / 4][row / 8]
+  };
+  struct Wide {
+    double value[2][2][2];  // [row / 8][even or odd row][column / 8]
+  };
+  static constexpr int kDepth = 8;
+  static constexpr int kWalk = 16;
+  static constexpr int kStrip = 16;
+  static constexpr bool kTensorCores = true;
+
+  // Half a warp reads four rows of two chunks at a time, either neighbours or
+  // every second row: the four get different pairs of chunks.
+  ATTN_DEVICE static int swizzle(int row) {
+    return ((row ^ (row >> 2 & 1)) & 3) << 1;
+  }
+  ATTN_DEVICE static Left load_left(
+      Tile<DoubleCores> tile,
+      int row,
+      int depth,
+      int lane) {
+    const int group = lane / 4, member = lane % 4;
+    Left x;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x.value[i / 2][i % 2] =
+          *tile.at(row + group + i % 2 * 8, depth + member + i / 2 * 4);
+    }
+    return x;
+  }
+  ATTN_DEVICE static Right load_right(
+      Tile<DoubleCores> tile,
+      int row,
+      int depth,
+      int lane) {
+    const Left x = load_left(tile, row, depth, lane);
+    return {{{x.value[0][0], x.value[0][1]}, {x.value[1][0], x.value[1][1]}}};
+  }
+  ATTN_DEVICE static Wide load_wide(
+      Tile<DoubleCores> tile,
+      int row,
+      int column,
+      int lane) {
+    const int group = lane / 4, member = lane % 4;
+    Wide x;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x.value[i / 4][i / 2 % 2][i % 2] = *tile.at(
+          row + i / 4 * 8 + 2 * member + i / 2 % 2, column + group + i % 2 * 8);
+    }
+    return x;
+  }
+  ATTN_DEVICE static void multiply(
+      double (&c0)[4],
+      double (&c1)[4],
+      const Left& left,
+      const Right& right) {
+#pragma unroll
+    for (int four = 0; four < 2; ++four) {
+      const double (&a)[2] = left.value[four];
+      mma(c0, a[0], a[1], right.value[four][0]);
+      mma(c1, a[0], a[1], right.value[four][1]);
+    }
+  }
+  ATTN_DEVICE static void multiply_pairs(
+      double (&c0)[4],
+      double (&c1)[4],
+      const Pair (&p0)[2],
+      const Pair (&p1)[2],
+      const Wide& wide) {
+#pragma unroll
+    for (int eight = 0; eight < 2; ++eight) {
+      const Pair(&p)[2] = eight ? p1 : p0;
+      mma(c0, p[0].low, p[1].low, wide.value[eight][0][0]);
+      mma(c1, p[0].low, p[1].low, wide.value[eight][0][1]);
+      mma(c0, p[0].high, p[1].high, wide.value[eight][1][0]);
+      mma(c1, p[0].high, p[1].high, wide.value[eight][1][1]);
+    }
+  }
+};
+
+// float32 in full: every lane multiplies its own rows and columns, read from
+// shared memory four elements at a time, and the pairs go round its group.
+struct FloatLanes : FullPrecision<float, FloatLanes> {
+  struct alignas(16) Four {
+    float value[4];
+  };
+  struct Left {
+    Four row[2];  // group, group + 8
+  };
+  struct Right {
+    Four row[2][2];  // [row / 8][2 * member, 2 * member + 1]
+  };
+  static constexpr int kDepth = 4;
+  static constexpr int kWalk = 32;
+  static constexpr int kStrip = 32;
+  static constexpr bool kTensorCores = false;
+
+  ATTN_DEVICE static int swizzle(int row) {
+    return row & 7;
+  }
+  ATTN_DEVICE static Four load(Tile<FloatLanes> tile, int row, int column) {
+    return *reinterpret_cast<const Four*>(tile.chunk(row, column / 4));
+  }
+  ATTN_DEVICE static Left load_left(
+      Tile<FloatLanes> tile,
+      int row,
+      int depth,
+      int lane) {
+    const int group = lane / 4;
+    return {
+        {load(tile, row + group, depth), load(tile, row + group + 8, depth)}};
+  }
+  ATTN_DEVICE static Right load_right(
+      Tile<FloatLanes> tile,
+      int row,
+      int depth,
+      int lane) {
+    const int first = row + 2 * (lane % 4);
+    return {
+        {{load(tile, first, depth), load(tile, first + 1, depth)},
+         {load(tile, first + 8, depth), load(tile, first + 9, depth)}}};
+  }
+  ATTN_DEVICE static void multiply(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Left& left,
+      const Right& right) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float a = left.row[i / 2].value[d];
+        c0[i] += a * right.row[0][i % 2].value[d];
+        c1[i] += a * right.row[1][i % 2].value[d];
+      }
+    }
+  }
+};
+
+// The column of the result that a lane's c[0] and c[2] of a tile lie in; a lane
+// of FloatLanes owns four neighbouring columns of two tiles.
+template <typename Arithmetic>
+ATTN_DEVICE int result_column(int tile, int lane) {
+  const int member = lane % 4;
+  return Arithmetic::kTensorCores ? 8 * tile + 2 * member
+                                  : tile / 2 * 16 + 4 * member + tile % 2 * 2;
+}
+
+// scores (16 * kRows x 8 * kTiles) += left @ right^T, from these rows on
+template <typename Arithmetic, int kRows, int kTiles>
+ATTN_DEVICE void first_product(
+    typename Arithmetic::acc_t (&scores)[kRows][kTiles][4],
+    Tile<Arithmetic> left,
+    int left_row,
+    Tile<Arithmetic> right,
+    int right_row,
+    int depth,
+    int lane) {
+#pragma unroll 2
+  for (int d = 0; d < depth; d += Arithmetic::kDepth) {
+    typename Arithmetic::Left a[kRows];
+#pragma unroll
+    for (int m = 0; m < kRows; ++m) {
+      a[m] = Arithmetic::load_left(left, left_row + 16 * m, d, lane);
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; t += 2) {
+      const auto b = Arithmetic::load_right(right, right_row + 8 * t, d, lane);
+#pragma unroll
+      for (int m = 0; m < kRows; ++m) {
+        Arithmetic::multiply(scores[m][t], scores[m][t + 1], a[m], b);
+      }
+    }
+  }
+}
+
+// result (16 * kRows x 8 * kTiles) += pairs of tiles t and t + 1 @ 16 rows of
+// wide, of which this many columns are there
+template <typename Arithmetic, int kRows, int kTiles, int kPairs>
+ATTN_DEVICE void second_product(
+    typename Arithmetic::acc_t (&result)[kRows][kTiles][4],
+    const typename Arithmetic::Pair (&pairs)[kRows][kPairs][2],
+    int t,
+    Tile<Arithmetic> wide,
+    int row,
+    int column,
+    int columns,
+    int lane) {
+  if constexpr (Arithmetic::kTensorCores) {
+#pragma unroll
+    for (int n = 0; n < kTiles; n += 2) {
+      if (8 * n < columns) {
+        const auto b = Arithmetic::load_wide(wide, row, column + 8 * n, lane);
+#pragma unroll
+        for (int m = 0; m < kRows; ++m) {
+          Arithmetic::multiply_pairs(
+              result[m][n], result[m][n + 1], pairs[m][t], pairs[m][t + 1], b);
+        }
+      }
+    }
+  } else {
+#pragma unroll
+    for (int r = 0; r < 16; ++r) {
+      float a[kRows][2];
+#pragma unroll
+      for (int i = 0; i < 2 * kRows; ++i) {
+        const auto p = pairs[i / 2][t + r / 8][i % 2];
+        a[i / 2][i % 2] = quad_broadcast(r % 2 ? p.high : p.low, r / 2 % 4);
+      }
+#pragma unroll
+      for (int n = 0; n < kTiles; n += 2) {
+        if (8 * n < columns) {
+          const auto b =
+              Arithmetic::load(wide, row + r, column + 8 * n + 4 * (lane % 4));
+#pragma unroll
+          for (int i = 0; i < 8 * kRows; ++i) {
+            result[i / 8][n + i / 4 % 2][i % 4] +=
+                a[i / 8][i / 2 % 2] * b.value[i / 4 % 2 * 2 + i % 2];
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace at::native::attn_tile

@@ -1,0 +1,346 @@
+// Launches the tile kernels of attn on tensors.
+#pragma once
+
+#include <ATen/ceil_div.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/native/cuda/AttnFused.h>
+#include <ATen/native/cuda/AttnTiles.cuh>
+#include <c10/cuda/CUDAException.h>
+
+#ifndef AT_PER_OPERATOR_HEADERS
+#include <ATen/Functions.h>
+#else
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+#endif
+
+namespace at::native::attn_tile {
+
+inline bool is_aligned(const void* data) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+template <typename A>
+int lines_of(int64_t columns) {
+  return static_cast<int>(at::ceil_div<int64_t>(columns, kLine<A>));
+}
+
+// A matrix as the kernels read it. It is copied only where its rows are not
+// whole lines, or not in order; keep owns the copy.
+template <typename A>
+Operand<A> operand(const Tensor& matrix, Tensor& keep) {
+  if (!matrix.defined()) {
+    return {};
+  }
+  const int lines = lines_of<A>(matrix.size(1));
+  const int64_t padding = lines * kLine<A> - matrix.size(1);
+  keep =
+      padding ? at::constant_pad_nd(matrix, {0, padding}) : matrix.contiguous();
+  if (!is_aligned(keep.const_data_ptr())) {
+    keep = keep.clone();
+  }
+  return {keep.const_data_ptr<typename A::scalar_t>(), lines};
+}
+
+template <typename A>
+Square<A> square(const Tensor& matrix) {
+  if (!matrix.defined()) {
+    return {};
+  }
+  constexpr int chunk = Tile<A>::kChunk;
+  const bool chunked = matrix.size(0) % chunk == 0 && matrix.stride(1) == 1 &&
+      matrix.stride(0) % chunk == 0 && is_aligned(matrix.const_data_ptr());
+  return {
+      matrix.const_data_ptr<typename A::scalar_t>(),
+      matrix.stride(0),
+      matrix.stride(1),
+      chunked};
+}
+
+// How a kernel's work is laid out on the device: blocks of rows, parts of the
+// walk, slices of columns.
+struct Grid {
+  int64_t blocks, parts, slices;
+  int64_t part;  // rows of the walk in one part
+};
+
+// As many parts as fill the device evenly, while the memory for them stays
+// below a quarter of attn's (or 8 MiB).
+template <typename Kernel>
+Grid make_grid(
+    Kernel* kernel,
+    int64_t shared_bytes,
+    int64_t n,
+    int64_t block,
+    int64_t slices,
+    int64_t walk,
+    int64_t attn_bytes,
+    int64_t part_bytes) {
+  C10_CUDA_CHECK(cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  int resident = 0;
+  C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+      &resident, kernel, kThreads, shared_bytes));
+  const double slots = static_cast<double>(std::max(resident, 1)) *
+      at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t blocks = at::ceil_div(n, block);
+  const int64_t most = std::min(
+      {n / (2 * walk),
+       std::max<int64_t>(attn_bytes / 4, 8 << 20) / part_bytes,
+       int64_t(16)});
+  int64_t best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (int64_t parts = 1; parts <= most; ++parts) {
+    // Time in units of a full device, and a little for each sum of parts.
+    const double work = static_cast<double>(blocks * slices * parts);
+    const double time = std::ceil(work / slots) * slots / work + 0.01 * parts;
+    if (time < least) {
+      least = time;
+      best = parts;
+    }
+  }
+  const int64_t part = at::ceil_div(at::ceil_div(n, best), walk) * walk;
+  return {blocks, at::ceil_div(n, part), slices, part};
+}
+
+// A result of one launch; keep owns the memory of its parts.
+template <typename A>
+Result<A> result(const Tensor& matrix, const Grid& grid, Tensor& keep) {
+  if (!matrix.defined()) {
+    return {};
+  }
+  using acc_t = typename A::acc_t;
+  Result<A> result{
+      matrix.mutable_data_ptr<typename A::scalar_t>(),
+      nullptr,
+      static_cast<int>(matrix.size(1))};
+  if (grid.parts > 1) {
+    keep = at::empty(
+        {grid.parts, matrix.size(0), matrix.size(1)},
+        matrix.options().dtype(c10::CppTypeToScalarType<acc_t>::value));
+    result.parts = keep.mutable_data_ptr<acc_t>();
+  }
+  return result;
+}
+
+template <typename Kernel, typename Args>
+void launch(
+    Kernel* kernel,
+    const Grid& grid,
+    int64_t shared,
+    const Args& args) {
+  const dim3 blocks(
+      static_cast<unsigned>(grid.blocks),
+      static_cast<unsigned>(grid.parts),
+      static_cast<unsigned>(grid.slices));
+  kernel<<<blocks, kThreads, shared, at::cuda::getCurrentCUDAStream()>>>(args);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <typename A>
+void finish(const Result<A>& result, const Grid& grid, int64_t n) {
+  if (!result.parts) {
+    return;
+  }
+  const int64_t count = n * result.columns;
+  sum_parts<A>
+      <<<static_cast<unsigned>(at::ceil_div<int64_t>(count, kThreads)),
+         kThreads,
+         0,
+         at::cuda::getCurrentCUDAStream()>>>(
+          result, static_cast<int>(grid.parts), count);
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+}
+
+template <typename A>
+bool fits(int64_t columns, bool grad_attn) {
+  const auto* device = at::cuda::getCurrentDeviceProperties();
+  const int lines = lines_of<A>(columns);
+  const bool narrow = columns <= 64;
+  const int64_t bytes = std::max(
+      Shape<A>::rows_bytes(lines, narrow ? 64 : 128),
+      Shape<A>::cols_bytes(
+          lines, narrow ? 64 : Shape<A>::kMaxColsWidth, grad_attn));
+  return device->major >= 8 && columns <= 256 &&
+      bytes <= static_cast<int64_t>(device->sharedMemPerBlockOptin);
+}
+
+template <typename A, int kWidth>
+void forward_of_width(
+    const Tensor& output,
+    const Tensor& attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
+  constexpr int kRows = Shape<A>::kRows;
+  const auto kernel = &forward<A, kWidth, kRows>;
+  const int64_t n = q.size(0), e = v.size(1);
+  Tensor keep[4];
+  ForwardArgs<A> args;
+  args.q = operand<A>(q, keep[0]);
+  args.k = operand<A>(k, keep[1]);
+  args.v = operand<A>(v, keep[2]);
+  args.attn = attn.mutable_data_ptr<typename A::scalar_t>();
+  args.chunked = square<A>(attn).chunked;
+  args.n = n;
+  const int64_t shared = Shape<A>::rows_bytes(args.q.lines, kWidth);
+  const Grid grid = make_grid(
+      kernel,
+      shared,
+      n,
+      64 * kRows,
+      at::ceil_div<int64_t>(e, kWidth),
+      A::kWalk,
+      attn.nbytes(),
+      n * e * sizeof(typename A::acc_t));
+  args.part = grid.part;
+  args.output = result<A>(output, grid, keep[3]);
+  launch(kernel, grid, shared, args);
+  finish(args.output, grid, n);
+}
+
+template <typename A, int kWidth>
+void backward_q_of_width(
+    const Tensor& grad_q,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn) {
+  constexpr int kRows = Shape<A>::kRows;
+  const auto kernel = &backward_rows<A, kWidth, kRows>;
+  const int64_t n = k.size(0), d = k.size(1);
+  Tensor keep[4];
+  BackwardArgs<A> args;
+  args.grad_output = operand<A>(grad_output, keep[0]);
+  args.k = operand<A>(k, keep[1]);
+  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  args.attn = square<A>(attn);
+  args.grad_attn = square<A>(grad_attn);
+  args.n = n;
+  const int64_t shared = Shape<A>::rows_bytes(args.grad_output.lines, kWidth);
+  const Grid grid = make_grid(
+      kernel,
+      shared,
+      n,
+      64 * kRows,
+      at::ceil_div<int64_t>(d, kWidth),
+      A::kWalk,
+      attn.nbytes(),
+      n * d * sizeof(typename A::acc_t));
+  args.part = grid.part;
+  args.grad_q = result<A>(grad_q, grid, keep[3]);
+  launch(kernel, grid, shared, args);
+  finish(args.grad_q, grid, n);
+}
+
+template <typename A, int kWidth>
+void backward_kv_of_width(
+    const Tensor& grad_k,
+    const Tensor& grad_v,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& v,
+    const Tensor& attn) {
+  constexpr int kRows = Shape<A>::cols_rows(kWidth);
+  const auto kernel = &backward_cols<A, kWidth, kRows>;
+  const int64_t n = q.size(0), d = q.size(1);
+  const int64_t e = grad_v.defined() ? grad_v.size(1) : 0;
+  Tensor keep[5];
+  BackwardArgs<A> args;
+  args.grad_output = operand<A>(grad_output, keep[0]);
+  args.q = operand<A>(q, keep[1]);
+  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  args.attn = square<A>(attn);
+  args.grad_attn = square<A>(grad_attn);
+  args.n = n;
+  const int64_t shared =
+      Shape<A>::cols_bytes(args.grad_output.lines, kWidth, grad_attn.defined());
+  const Grid grid = make_grid(
+      kernel,
+      shared,
+      n,
+      64 * kRows,
+      at::ceil_div<int64_t>(std::max(d, e), kWidth),
+      A::kWalk,
+      attn.nbytes(),
+      n * (d + e) * sizeof(typename A::acc_t));
+  args.part = grid.part;
+  args.grad_k = result<A>(grad_k, grid, keep[3]);
+  args.grad_v = result<A>(grad_v, grid, keep[4]);
+  launch(kernel, grid, shared, args);
+  finish(args.grad_k, grid, n);
+  finish(args.grad_v, grid, n);
+}
+
+template <typename A>
+void fused_forward(
+    const Tensor& output,
+    const Tensor& attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
+  const auto run =
+      v.size(1) <= 64 ? forward_of_width<A, 64> : forward_of_width<A, 128>;
+  run(output, attn, q, k, v);
+}
+
+template <typename A>
+void fused_backward_q(
+    const Tensor& grad_q,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn) {
+  const auto run = k.size(1) <= 64 ? backward_q_of_width<A, 64>
+                                   : backward_q_of_width<A, 128>;
+  run(grad_q, grad_output, grad_attn, k, v, attn);
+}
+
+template <typename A>
+void fused_backward_kv(
+    const Tensor& grad_k,
+    const Tensor& grad_v,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& v,
+    const Tensor& attn) {
+  const int64_t widest =
+      std::max(q.size(1), grad_output.defined() ? grad_output.size(1) : 0);
+  const auto run = widest <= 64
+      ? backward_kv_of_width<A, 64>
+      : backward_kv_of_width<A, Shape<A>::kMaxColsWidth>;
+  run(grad_k, grad_v, grad_output, grad_attn, q, v, attn);
+}
+
+}  // namespace at::native::attn_tile
+
+// The functions of AttnFused.h for one arithmetic.
+#define INSTANTIATE_ATTN(...)                     \
+  namespace at::native::attn_tile {               \
+  template bool fits<__VA_ARGS__>(int64_t, bool); \
+  template void fused_forward<__VA_ARGS__>(       \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&);                             \
+  template void fused_backward_q<__VA_ARGS__>(    \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&);                             \
+  template void fused_backward_kv<__VA_ARGS__>(   \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&,                              \
+      const Tensor&);                             \
+  }

@@ -1,0 +1,501 @@
+// Runs CUDA kernels on the CPU, one block at a time: every thread is a fibre,
+// and what a warp or a block does together (barriers, shuffles, ldmatrix, mma)
+// waits for its threads and follows the PTX manual's layouts.
+//
+// It is strict where a GPU is silent: shared memory begins as NaN and ends at a
+// guard page, threads run in a shuffled order, background copies land as early
+// or as late as they may, and a collective that not all of its threads reach,
+// an address that is not aligned or a bank met twice stops the program with a
+// sentence.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#define __global__
+#define __launch_bounds__(...)
+#define ATTN_DEVICE inline
+
+namespace emulator {
+
+[[noreturn]] inline void fail(const char* what) {
+  std::fprintf(stderr, "cuda_emulator: %s\n", what);
+  std::abort();
+}
+
+// Memory whose last byte is followed by a page that may not be touched.
+class Guarded {
+ public:
+  explicit Guarded(size_t bytes) {
+    const size_t page = 4096;
+    mapped_ = (bytes + page - 1) / page * page + page;
+    base_ = static_cast<char*>(mmap(
+        nullptr,
+        mapped_,
+        PROT_READ | PROT_WRITE,
+        MAP_PRIVATE | MAP_ANONYMOUS,
+        -1,
+        0));
+    if (base_ == MAP_FAILED ||
+        mprotect(base_ + mapped_ - page, page, PROT_NONE)) {
+      fail("no memory");
+    }
+    data_ = base_ + mapped_ - page - bytes;
+    std::memset(data_, 0xff, bytes);
+  }
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+  ~Guarded() {
+    munmap(base_, mapped_);
+  }
+  char* data() const {
+    return data_;
+  }
+
+ private:
+  size_t mapped_;
+  char* base_;
+  char* data_;
+};
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  bool valid;
+
+  void land() const {
+    valid ? std::memcpy(to, from, 16) : std::memset(to, 0, 16);
+  }
+};
+
+// Threads that wait for each other, and what each brought.
+struct Meeting {
+  const char* name = nullptr;
+  std::vector<int> members;
+  std::array<void*, 32> arguments{};
+};
+
+class Block {
+ public:
+  static inline Block* current = nullptr;
+
+  Block(int threads, Index index, char* shared, unsigned seed, bool early)
+      : block_index(index),
+        shared_memory(shared),
+        early_copies(early),
+        threads_(threads),
+        warps_(threads / 32),
+        random_(seed) {}
+
+  void run(const std::function<void()>& kernel) {
+    current = this;
+    kernel_ = &kernel;
+    constexpr size_t kStack = 64 << 10;
+    static std::vector<std::unique_ptr<char[]>>
+        stacks;  // kept, as making them takes longer than a block
+    for (size_t i = 0; i < threads_.size(); ++i) {
+      if (stacks.size() == i) {
+        stacks.emplace_back(new char[kStack]);
+      }
+      Thread& thread = threads_[i];
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = stacks[i].get();
+      thread.context.uc_stack.ss_size = kStack;
+      thread.context.uc_link = &scheduler_;
+      makecontext(&thread.context, &Block::enter, 0);
+    }
+    std::vector<int> order(threads_.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      order[i] = static_cast<int>(i);
+    }
+    for (bool moved = true; moved;) {
+      moved = false;
+      std::shuffle(order.begin(), order.end(), random_);
+      for (int i : order) {
+        if (threads_[i].ready) {
+          moved = true;
+          thread = i;
+          swapcontext(&scheduler_, &threads_[i].context);
+        }
+      }
+    }
+    for (auto& thread : threads_) {
+      if (!thread.done) {
+        fail("not all threads reached a barrier or a warp's instruction");
+      }
+      if (!thread.copies.empty()) {
+        fail("a thread ended with copies under way");
+      }
+    }
+    current = nullptr;
+  }
+
+  // Waits for all 32 lanes of the warp to bring arguments, then performs once.
+  template <typename Arguments, typename Perform>
+  void together(const char* name, Arguments& mine, const Perform& perform) {
+    Meeting& meeting = warps_[thread / 32];
+    meeting.arguments[thread % 32] = &mine;
+    if (meet(meeting, name, 32)) {
+      std::array<Arguments*, 32> all;
+      for (int lane = 0; lane < 32; ++lane) {
+        all[lane] = static_cast<Arguments*>(meeting.arguments[lane]);
+      }
+      perform(all);
+      release(meeting);
+    } else {
+      sleep();
+    }
+  }
+
+  void barrier() {
+    if (meet(block_, "barrier", threads_.size())) {
+      release(block_);
+    } else {
+      sleep();
+    }
+  }
+
+  void copy(Copy copy) {
+    check_aligned(copy.to);
+    if (copy.valid) {
+      check_aligned(copy.from);
+    }
+    if (early_copies) {
+      copy.land();
+    }
+    threads_[thread].open.push_back(copy);
+  }
+
+  void commit() {
+    threads_[thread].copies.push_back(std::move(threads_[thread].open));
+    threads_[thread].open.clear();
+  }
+
+  void wait(size_t pending) {
+    auto& copies = threads_[thread].copies;
+    for (; copies.size() > pending; copies.pop_front()) {
+      for (const Copy& copy : copies.front()) {
+        if (!early_copies) {
+          copy.land();
+        }
+      }
+    }
+  }
+
+  static void check_aligned(const void* pointer) {
+    if (reinterpret_cast<uintptr_t>(pointer) % 16) {
+      fail("an access of 16 bytes is not aligned");
+    }
+  }
+
+  int thread = 0;
+  const Index block_index;
+  char* const shared_memory;
+  const bool early_copies;
+
+ private:
+  struct Thread {
+    ucontext_t context;
+    bool ready = true;
+    bool done = false;
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> copies;
+  };
+
+  static void enter() {
+    Block* block = current;
+    (*block->kernel_)();
+    block->threads_[block->thread].ready = false;
+    block->threads_[block->thread].done = true;
+  }
+
+  // True for the last to come.
+  bool meet(Meeting& meeting, const char* name, size_t expected) {
+    if (!meeting.members.empty() && std::strcmp(meeting.name, name) != 0) {
+      fail("threads of one warp are at different instructions");
+    }
+    meeting.name = name;
+    meeting.members.push_back(thread);
+    return meeting.members.size() == expected;
+  }
+
+  void release(Meeting& meeting) {
+    for (int member : meeting.members) {
+      threads_[member].ready = true;
+    }
+    meeting.members.clear();
+  }
+
+  void sleep() {
+    Thread& mine = threads_[thread];
+    mine.ready = false;
+    swapcontext(&mine.context, &scheduler_);
+  }
+
+  std::vector<Thread> threads_;
+  std::vector<Meeting> warps_;
+  Meeting block_;
+  std::mt19937 random_;
+  ucontext_t scheduler_;
+  const std::function<void()>* kernel_ = nullptr;
+};
+
+inline Index thread_index() {
+  return {static_cast<unsigned>(Block::current->thread), 0, 0};
+}
+
+inline Index block_index() {
+  return Block::current->block_index;
+}
+
+template <typename To, typename From>
+To bits(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+}  // namespace emulator
+
+#define threadIdx (emulator::thread_index())
+#define blockIdx (emulator::block_index())
+
+namespace at::native::attn_tile {
+
+using emulator::Block;
+
+ATTN_DEVICE char* shared_memory() {
+  return Block::current->shared_memory;
+}
+
+ATTN_DEVICE void copy_async(void* to, const void* from, bool valid) {
+  Block::current->copy({to, from, valid});
+}
+
+ATTN_DEVICE void copy_commit() {
+  Block::current->commit();
+}
+
+template <int kPending>
+void copy_wait() {
+  Block::current->wait(kPending);
+}
+
+ATTN_DEVICE void block_barrier() {
+  Block::current->barrier();
+}
+
+ATTN_DEVICE float quad_broadcast(float value, int source) {
+  struct {
+    float value;
+    int source;
+    float result;
+  } mine{value, source, 0};
+  Block::current->together("shfl", mine, [](auto& all) {
+    for (int lane = 0; lane < 32; ++lane) {
+      all[lane]->result = all[lane / 4 * 4 + all[lane]->source]->value;
+    }
+  });
+  return mine.result;
+}
+
+struct MatrixLoad {
+  uint32_t* words;
+  const void* row;
+};
+
+// ldmatrix .x4: the eight rows of a matrix come from eight lanes, and their 128
+// bytes must lie in 32 banks.
+template <bool kTransposed>
+void load_matrices_of(uint32_t (&words)[4], const void* row) {
+  Block::check_aligned(row);
+  MatrixLoad mine{words, row};
+  Block::current->together(
+      kTransposed ? "ldmatrix.trans" : "ldmatrix", mine, [](auto& all) {
+        for (int matrix = 0; matrix < 4; ++matrix) {
+          uint16_t element[8][8];
+          unsigned banks = 0;
+          for (int r = 0; r < 8; ++r) {
+            const void* from = all[matrix * 8 + r]->row;
+            banks |= 1u << (reinterpret_cast<uintptr_t>(from) / 16 % 8);
+            std::memcpy(element[r], from, 16);
+          }
+          if (banks != 0xff) {
+            emulator::fail("ldmatrix meets a bank twice");
+          }
+          for (int lane = 0; lane < 32; ++lane) {
+            const int group = lane / 4, member = lane % 4;
+            uint16_t pair[2];
+            for (int i = 0; i < 2; ++i) {
+              pair[i] = kTransposed ? element[2 * member + i][group]
+                                    : element[group][2 * member + i];
+            }
+            std::memcpy(&all[lane]->words[matrix], pair, 4);
+          }
+        }
+      });
+}
+
+ATTN_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
+  load_matrices_of<false>(words, row);
+}
+
+ATTN_DEVICE void load_matrices_transposed(
+    uint32_t (&words)[4],
+    const void* row) {
+  load_matrices_of<true>(words, row);
+}
+
+// The operands of one warp's product of a (16 x depth) and b (depth x 8); the
+// hardware does not say in which order it sums, so the sum is made in float64
+// and rounded once.
+template <typename T, int kDepth>
+struct Product {
+  double a[16][kDepth];
+  double b[kDepth][8];
+
+  template <typename Lanes>
+  void add_to(Lanes& all) const {
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = all[lane]->c[i];
+        for (int d = 0; d < kDepth; ++d) {
+          sum += a[row][d] * b[d][column];
+        }
+        all[lane]->c[i] = static_cast<T>(sum);
+      }
+    }
+  }
+};
+
+struct WordProduct {
+  float* c;
+  const uint32_t* a;
+  uint32_t b[2];
+};
+
+template <typename T>
+double half_of(uint32_t word, int index) {
+  return static_cast<float>(
+      T(static_cast<uint16_t>(word >> (16 * index)), T::from_bits()));
+}
+
+// mma.m16n8k16
+template <typename T>
+void mma(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  WordProduct mine{c, a, {b0, b1}};
+  Block::current->together("mma.m16n8k16", mine, [](auto& all) {
+    Product<float, 16> product;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int group = lane / 4, member = lane % 4;
+      for (int i = 0; i < 8; ++i) {
+        const int row = i % 4 < 2 ? group : group + 8;
+        const int depth = 2 * member + i % 2 + (i < 4 ? 0 : 8);
+        product.a[row][depth] = half_of<T>(all[lane]->a[i / 2], i % 2);
+      }
+      for (int i = 0; i < 4; ++i) {
+        const int depth = 2 * member + i % 2 + (i < 2 ? 0 : 8);
+        product.b[depth][group] = half_of<T>(all[lane]->b[i / 2], i % 2);
+      }
+    }
+    product.add_to(all);
+  });
+}
+
+// mma.m16n8k8 .tf32
+ATTN_DEVICE void mma(
+    float,
+    float (&c)[4],
+    const uint32_t (&a)[4],
+    uint32_t b0,
+    uint32_t b1) {
+  WordProduct mine{c, a, {b0, b1}};
+  Block::current->together("mma.m16n8k8", mine, [](auto& all) {
+    const auto value = [](uint32_t word) {
+      if (word & 0x1fff) {
+        emulator::fail("an operand of a TF32 product was not rounded");
+      }
+      return double(emulator::bits<float>(word));
+    };
+    Product<float, 8> product;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int group = lane / 4, member = lane % 4;
+      for (int i = 0; i < 4; ++i) {
+        const int row = i == 0 || i == 2 ? group : group + 8;
+        product.a[row][member + (i < 2 ? 0 : 4)] = value(all[lane]->a[i]);
+      }
+      product.b[member][group] = value(all[lane]->b[0]);
+      product.b[member + 4][group] = value(all[lane]->b[1]);
+    }
+    product.add_to(all);
+  });
+}
+
+// mma.m16n8k4 .f64
+ATTN_DEVICE void mma(double (&c)[4], double a0, double a1, double b) {
+  struct {
+    double* c;
+    double a[2];
+    double b;
+  } mine{c, {a0, a1}, b};
+  Block::current->together("mma.m16n8k4", mine, [](auto& all) {
+    Product<double, 4> product;
+    for (int lane = 0; lane < 32; ++lane) {
+      const int group = lane / 4, member = lane % 4;
+      product.a[group][member] = all[lane]->a[0];
+      product.a[group + 8][member] = all[lane]->a[1];
+      product.b[member][group] = all[lane]->b;
+    }
+    product.add_to(all);
+  });
+}
+
+ATTN_DEVICE uint32_t float_bits(float x) {
+  return emulator::bits<uint32_t>(x);
+}
+
+// Round half away from zero to 10 bits of fraction.
+ATTN_DEVICE uint32_t to_tf32(uint32_t word) {
+  if ((word & 0x7f800000) == 0x7f800000) {
+    return word & 0x007fffff ? 0x7fffe000 : word;
+  }
+  return (word + 0x1000) & ~0x1fffu;
+}
+
+template <typename T>
+uint32_t pack(T, float low, float high) {
+  return T(low).x | static_cast<uint32_t>(T(high).x) << 16;
+}
+
+ATTN_DEVICE float tanh_approximate(float x) {
+  return std::tanh(x);
+}
+
+template <typename T>
+void store_streaming(void* to, const T& value) {
+  static_assert(sizeof(T) == 16);
+  Block::check_aligned(to);
+  std::memcpy(to, &value, 16);
+}
+
+}  // namespace at::native::attn_tile
