@@ -37,6 +37,12 @@ ${schema_registrations}
 }  // namespace at
 """
 
+# Later releases (2.15 does) list kernels of the whole yaml here, and refuse a yaml without them.
+TORCHGEN = (
+    "import torchgen.dest.native_functions as dest, torchgen.gen as gen; "
+    "dest._CPU_DLL_CUDA_KERNELS = frozenset(); gen.main()"
+)
+
 
 def main(native: Path, derivatives: Path | None, out: Path) -> None:
     """Brings up to date out/aten (torchgen), out/autograd (gen_autograd) and out/stubs.json (typing entries)."""
@@ -58,8 +64,8 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (out / "aten").mkdir(parents=True)
     command = [
         sys.executable,
-        "-m",
-        "torchgen.gen",
+        "-c",
+        TORCHGEN,
         "-s",
         str(source),
         "-d",

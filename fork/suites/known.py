@@ -38,7 +38,9 @@ def _unbacked() -> frozenset[str]:
         from torch.testing._internal.common_ops_unbacked import ops_dde_xfail
     except ImportError:
         return frozenset()
-    return frozenset(f"{x.op_name}.{x.variant_name}" if x.variant_name else x.op_name for x in ops_dde_xfail)
+    # Tuples up to 2.11 or so, later a class of their own.
+    names = [x[:2] if isinstance(x, tuple) else (x.op_name, x.variant_name) for x in ops_dde_xfail]
+    return frozenset(f"{name}.{variant}" if variant else name for name, variant in names)
 
 
 UNBACKED = _unbacked()
