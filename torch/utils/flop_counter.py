@@ -30,3 +30,9 @@ def attn_backward_flop(
     if output_mask[2] and grad_output_shape is not None:
         width += grad_output_shape[1]  # attn^H @ grad_output
     return 2 * n * n * width
+
+
+flop_registry = {
+    aten.attn: attn_flop,
+    aten._attn_backward: attn_backward_flop,
+}

@@ -1,0 +1,778 @@
+"""torch.attn with kernels and formulas of its own: every gradient, every transform, every subsystem of PyTorch."""
+# Owner(s): ["module: autograd"]
+
+import copy
+import io
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+import torch._dynamo.testing
+import torch.autograd.forward_ad as fwAD
+import torch.distributed as dist
+from torch._dynamo import compiled_autograd
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.testing import make_tensor
+from torch.testing._internal import composite_compliance
+from torch.testing._internal.common_utils import TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+aten = torch.ops.aten
+
+PRECISE = [torch.float64, torch.complex128]
+ALL = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
+# N, D and E: all different, all one, N the smallest, and each of them empty
+SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
+
+
+def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What everything here is compared with: output (N, E) and attn (N, N) in plain differentiable operations."""
+    attn = torch.tanh(torch.matmul(q, k.mT))
+    return torch.matmul(attn, v), attn
+
+
+def composition_backward(grad_output, grad_attn, q, k, v, attn, mask):
+    """The gradients of q, k and v that the mask asks for, None where no given gradient reaches one."""
+    G = [g for g in (grad_attn, None if grad_output is None else grad_output @ v.mH) if g is not None]
+    X = sum(G[1:], G[0]) * (1 - attn * attn).conj() if G else None
+    return (
+        X @ k.conj() if mask[0] and X is not None else None,
+        X.mT @ q.conj() if mask[1] and X is not None else None,
+        attn.mH @ grad_output if mask[2] and grad_output is not None else None,
+    )
+
+
+def precise(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex128 if dtype.is_complex else torch.float64
+
+
+def make(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> list[torch.Tensor]:
+    """Random tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
+    bound = 0.5 if dtype.is_complex else 1.0
+    return [
+        make_tensor(shape, dtype=dtype, device="cpu", low=-bound, high=bound, requires_grad=requires_grad)
+        for shape in shapes
+    ]
+
+
+def make_inputs(
+    n: int = 4, d: int = 2, e: int = 3, *, dtype: torch.dtype = torch.float64, requires_grad: bool = True
+) -> list[torch.Tensor]:
+    return make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=requires_grad)
+
+
+def subsets(count: int) -> Iterator[tuple[bool, ...]]:
+    return itertools.product((True, False), repeat=count)
+
+
+def keep(tensors: Sequence[torch.Tensor], chosen: Sequence[bool]) -> list[torch.Tensor | None]:
+    return [x if use else None for x, use in zip(tensors, chosen, strict=True)]
+
+
+def first_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Of a loss that bends both outputs, so that its gradients depend on all inputs."""
+    output, attn = function(*inputs)
+    loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
+    return torch.autograd.grad(loss, inputs, create_graph=True)
+
+
+in_precise_dtypes = parametrize("dtype", PRECISE)
+in_all_dtypes = parametrize("dtype", ALL)
+of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes))
+
+
+class TestGradients(TestCase):
+    @in_precise_dtypes
+    @of_all_sizes
+    def test_every_subset_of_inputs_and_gradients(self, sizes, dtype):
+        """Values, and which gradients there are at all, as composition has them."""
+        n, _, e = sizes
+        given = make((n, e), (n, n), dtype=dtype, requires_grad=False)
+        values = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+        for wanted, defined in itertools.product(subsets(3), subsets(2)):
+            if not any(wanted) or not any(defined):
+                continue
+            found = []
+            for function in torch.attn, composition:
+                inputs = [x.clone().requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
+                used = [
+                    (x, g)
+                    for x, g, use in zip(function(*inputs), given, defined, strict=True)
+                    if use and x.requires_grad
+                ]
+                if used:
+                    torch.autograd.backward(*zip(*used, strict=True))
+                found.append([x.grad for x in inputs])
+            self.assertEqual(*[[g is None for g in grads] for grads in found], msg=f"{wanted} {defined}")
+            self.assertEqual(*[[g for g in grads if g is not None] for grads in found])
+
+    def test_undefined_gradients_of_both_outputs(self):
+        class Undefined(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx, grad):
+                return None
+
+        inputs = make_inputs()
+        torch.autograd.backward([Undefined.apply(x).sum() for x in torch.attn(*inputs)])
+        self.assertEqual([x.grad for x in inputs], [None] * 3)
+
+    @in_all_dtypes
+    def test_every_mask_of_the_backward_operator(self, dtype):
+        """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
+        q, k, v = make_inputs(5, 3, 2, dtype=dtype, requires_grad=False)
+        attn = composition(q, k, v)[1]
+        gradients = make((5, 2), (5, 5), dtype=dtype, requires_grad=False)
+        for defined, mask in itertools.product(subsets(2), subsets(3)):
+            grad_output, grad_attn = keep(gradients, defined)
+            args = [grad_output, grad_attn, q, k, v, attn]
+            plain = composition_backward(*args, mask)
+            exact = composition_backward(*[None if x is None else x.to(precise(dtype)) for x in args], mask)
+            needed = mask[1], mask[0], mask[0] or mask[1]
+            result = aten._attn_backward(grad_output, grad_attn, *keep((q, k, v), needed), attn, mask)
+            self.assertEqual([x is None for x in result], [x is None for x in plain])
+            for ours, theirs, right in zip(result, plain, exact, strict=True):
+                if ours is not None:
+                    errors = [(x - right).abs().max().item() for x in (ours, theirs)]
+                    unit = torch.finfo(dtype).eps * right.abs().max().item()
+                    self.assertLessEqual(errors[0], 3 * errors[1] + 2 * unit)
+
+    @in_precise_dtypes
+    @of_all_sizes
+    def test_gradcheck(self, sizes, dtype):
+        inputs = make_inputs(*sizes, dtype=dtype)
+        modes = dict(check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
+        self.assertTrue(gradcheck(torch.attn, inputs, **modes))
+        modes = dict(check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True)
+        self.assertTrue(gradgradcheck(torch.attn, inputs, **modes))
+
+    @in_precise_dtypes
+    def test_gradcheck_of_every_subset(self, dtype):
+        """First and second derivatives, forward over reverse included, of each output and for each choice of inputs."""
+        for outputs, wanted in itertools.product(("output", "attn"), subsets(3)):
+            inputs = [x.requires_grad_(want) for x, want in zip(make_inputs(2, 3, 2, dtype=dtype), wanted, strict=True)]
+
+            def function(*inputs, outputs=outputs):
+                return getattr(torch.attn(*inputs), outputs)
+
+            if any(x.requires_grad for x in (inputs if outputs == "output" else inputs[:2])):
+                self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
+                self.assertTrue(gradgradcheck(function, inputs, check_fwd_over_rev=True))
+
+    @in_precise_dtypes
+    def test_third_derivative(self, dtype):
+        inputs = make_inputs(2, 2, 1, dtype=dtype)
+        self.assertTrue(gradgradcheck(lambda *inputs: first_gradients(torch.attn, inputs), inputs))
+
+    @in_precise_dtypes
+    def test_derivative_of_the_backward_operator(self, dtype):
+        """Of all of its tensors, by itself: reverse, forward and both."""
+        inputs = make((3, 2), (3, 3), (3, 4), (3, 4), (3, 2), (3, 3), dtype=dtype)
+        for mask in subsets(3):
+            if any(mask):
+
+                def function(*inputs, mask=mask):
+                    return tuple(x for x in aten._attn_backward(*inputs, mask) if x is not None)
+
+                self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
+                self.assertTrue(gradgradcheck(function, inputs, check_fwd_over_rev=True))
+
+    @in_precise_dtypes
+    def test_every_subset_of_tangents(self, dtype):
+        values, tangents = (make_inputs(dtype=dtype, requires_grad=False) for _ in range(2))
+        for chosen in subsets(3):
+            found = []
+            for function in torch.attn, composition:
+                with fwAD.dual_level():
+                    inputs = [
+                        fwAD.make_dual(x, t) if use else x for x, t, use in zip(values, tangents, chosen, strict=True)
+                    ]
+                    found.append([fwAD.unpack_dual(x).tangent for x in function(*inputs)])
+            self.assertEqual(*[[t is None for t in result] for result in found], msg=f"{chosen}")
+            self.assertEqual(*[[t for t in result if t is not None] for result in found])
+
+    @in_precise_dtypes
+    def test_gradients_of_expanded_and_lazy_gradients(self, dtype):
+        """The gradient of a sum is one element seen N x N times; a lazy conjugate is not what lies in memory."""
+        inputs = make_inputs(dtype=dtype)
+
+        def loss(function):
+            output, attn = function(*inputs)
+            return (output.conj().sum() + attn.mT.sum() * 2).real
+
+        self.assertEqual(*[torch.autograd.grad(loss(f), inputs) for f in (torch.attn, composition)])
+
+    def test_gradients_are_kept_for_a_second_backward(self):
+        inputs = make_inputs()
+        output, attn = torch.attn(*inputs)
+        first = torch.autograd.grad(output.sum() + attn.sum(), inputs, retain_graph=True)
+        second = torch.autograd.grad(output.sum() + attn.sum(), inputs)
+        self.assertEqual(first, second, rtol=0, atol=0)
+
+    def test_only_what_is_needed_is_saved(self):
+        """attn always; q for k's gradient, k for q's, v for either."""
+        for wanted in subsets(3):
+            inputs = [x.requires_grad_(want) for x, want in zip(make_inputs(), wanted, strict=True)]
+            if any(wanted):
+                node = torch.attn(*inputs).output.grad_fn
+                saved = [name for name in ("q", "k", "v", "attn") if getattr(node, f"_saved_{name}") is not None]
+                expected = ["q"] * wanted[1] + ["k"] * wanted[0] + ["v"] * (wanted[0] or wanted[1]) + ["attn"]
+                self.assertEqual(saved, expected)
+
+
+class TestTransforms(TestCase):
+    def setUp(self):
+        super().setUp()
+        # A loop over the batch, which only warns, is an error here.
+        self.fallback = torch._C._functorch._is_vmap_fallback_enabled()
+        torch._C._functorch._set_vmap_fallback_enabled(False)
+
+    def tearDown(self):
+        torch._C._functorch._set_vmap_fallback_enabled(self.fallback)
+        super().tearDown()
+
+    def check_vmap(self, function, expected, shapes, dtype, batch=3):
+        """vmap of `function`, over every choice of in_dims of these tensors, against `expected` in a loop."""
+        for in_dims in itertools.product((None, 0, 1, 2), repeat=len(shapes)):
+            if set(in_dims) == {None}:
+                continue
+            inputs = [
+                make(shape if dim is None else (*shape[:dim], batch, *shape[dim:]), dtype=dtype, requires_grad=False)[0]
+                for shape, dim in zip(shapes, in_dims, strict=True)
+            ]
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                result = vmap(function, in_dims)(*inputs)
+            each = [
+                expected(*[x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)])
+                for i in range(batch)
+            ]
+            self.assertEqual(tuple(result), tuple(map(torch.stack, zip(*each, strict=True))), msg=f"{in_dims}")
+
+    @in_precise_dtypes
+    def test_vmap_over_every_choice_of_in_dims(self, dtype):
+        self.check_vmap(torch.attn, composition, [(4, 2), (4, 2), (4, 3)], dtype)
+
+    @in_precise_dtypes
+    def test_vmap_of_the_backward_operator(self, dtype):
+        """In pairs of in_dims, or all six tensors would make 4096 cases."""
+        for mask in subsets(3):
+            for defined in subsets(2):
+
+                def backward(q, k, grad, function, mask=mask, defined=defined):
+                    v, attn = torch.ones_like(grad), torch.tanh(q @ k.mT)
+                    grad_output, grad_attn = keep((grad, q @ q.mT), defined)
+                    result = function(grad_output, grad_attn, q, k, v, attn, mask)
+                    return tuple(x for x in result if x is not None)
+
+                if any(defined) and (any(mask[:2]) or (mask[2] and defined[0])):
+                    self.check_vmap(
+                        lambda *x: backward(*x, aten._attn_backward),
+                        lambda *x: backward(*x, composition_backward),
+                        [(4, 2), (4, 2), (4, 3)],
+                        dtype,
+                    )
+
+    def test_nested_vmap(self):
+        q, k, v = make((3, 2, 4, 2), (3, 4, 2), (2, 4, 3), requires_grad=False)
+        result = vmap(vmap(torch.attn, (0, None, 0)), (0, 0, None))(q, k, v)
+        self.assertEqual(tuple(result), composition(q, k.unsqueeze(1), v))
+
+    def test_vmap_over_an_empty_batch(self):
+        q, k, v = make((0, 4, 2), (4, 2), (4, 3), requires_grad=False)
+        self.assertEqual([x.shape for x in vmap(torch.attn, (0, None, None))(q, k, v)], [(0, 4, 3), (0, 4, 4)])
+
+    def test_errors_under_vmap_name_the_sizes_inside(self):
+        q, k, v = make((7, 2, 3), (5, 3), (2, 4), requires_grad=False)
+        message = r"attn: expected q, k and v to have the same number of rows, but got q \(2, 3\), k \(5, 3\), v \(2, 4\)"
+        with self.assertRaisesRegex(RuntimeError, message):
+            vmap(torch.attn, (0, None, None))(q, k, v)
+        with self.assertRaisesRegex(RuntimeError, "attn: expected q to be 2-D, but got a 1-D tensor of size"):
+            vmap(torch.attn)(k, k, k)
+
+    @in_precise_dtypes
+    def test_transforms_of_gradients(self, dtype):
+        """Per-sample gradients, Jacobians and Hessians, as composition has them."""
+        batch = make((3, 4, 2), (3, 4, 2), (3, 4, 3), dtype=dtype, requires_grad=False)
+        single = [x[0] for x in batch]
+
+        def loss(function):
+            def of(*inputs):
+                output, attn = function(*inputs)
+                return (output * output.conj()).real.sum() + (attn * attn).real.sum()
+
+            return of
+
+        def transforms(function):
+            every = (0, 1, 2)
+            yield vmap(grad(loss(function), every))(*batch)
+            yield vmap(grad(loss(function), every), (None, 0, None))(single[0], batch[1], single[2])
+            yield grad(lambda *x: vmap(loss(function))(*x).sum(), every)(*batch)
+            if not dtype.is_complex:
+                yield jacrev(lambda *x: tuple(function(*x)), every)(*single)
+                yield jacfwd(lambda *x: tuple(function(*x)), every)(*single)
+                yield hessian(loss(function), every)(*single)
+                yield jacrev(jacrev(loss(function), every), every)(*single)
+                yield vmap(hessian(loss(function)))(*batch)
+            yield jvp(lambda *x: tuple(function(*x)), tuple(single), tuple(x[1] for x in batch))
+            outputs, pull = vjp(lambda *x: tuple(function(*x)), *single)
+            yield pull(tuple(torch.ones_like(x) for x in outputs))
+
+        for ours, theirs in zip(transforms(torch.attn), transforms(composition), strict=True):
+            self.assertEqual(ours, theirs)
+
+    def test_per_sample_gradients_of_a_module(self):
+        class Model(torch.nn.Module):
+            def __init__(self, function):
+                super().__init__()
+                self.project = torch.nn.Linear(2, 6, dtype=torch.float64)
+                self.function = function
+
+            def forward(self, x):
+                return self.function(*self.project(x).chunk(3, dim=-1))[0].square().sum()
+
+        x = make((5, 4, 2), requires_grad=False)[0]
+        found = []
+        for function in torch.attn, composition:
+            torch.manual_seed(0)
+            model = Model(function)
+            parameters = {name: p.detach() for name, p in model.named_parameters()}
+            per_sample = vmap(grad(lambda p, x, model=model: functional_call(model, p, x)), (None, 0))
+            found.append(per_sample(parameters, x))
+        self.assertEqual(*found)
+
+
+class TestAutocast(TestCase):
+    @parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_forward_and_backward_in_lower_precision(self, dtype):
+        inputs = make_inputs(8, 4, 4, dtype=torch.float32)
+        with torch.autocast("cpu", dtype):
+            output, attn = torch.attn(*inputs)
+        expected = torch.attn(*[x.to(dtype) for x in inputs])
+        self.assertEqual((output, attn), tuple(expected), rtol=0, atol=0)
+        (output.sum() + attn.sum()).backward()
+        self.assertEqual([x.grad.dtype for x in inputs], [torch.float32] * 3)
+
+    def test_mixed_inputs(self):
+        q, k, v = make_inputs(dtype=torch.float32, requires_grad=False)
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(torch.attn(q, k.bfloat16(), v).output.dtype, torch.bfloat16)
+
+    @parametrize("key", ["AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMTIA"])
+    def test_every_list_has_it(self, key):
+        self.assertTrue(torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key))
+
+
+class TestTracing(TestCase):
+    @in_all_dtypes
+    @of_all_sizes
+    def test_meta_and_fake_tensors(self, sizes, dtype):
+        """Sizes, strides and dtypes as eager has them, forward and backward, whatever the strides of the inputs."""
+
+        def layouts():
+            n, d, e = sizes
+            yield make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=False)
+            yield [x.mT for x in make((d, n), (d, n), (e, n), dtype=dtype, requires_grad=False)]
+            yield [x.expand(n, -1) for x in make((1, d), (1, d), (1, e), dtype=dtype, requires_grad=False)]
+
+        def run(q, k, v):
+            output, attn = torch.attn(q, k, v)
+            return output, attn, *aten._attn_backward(output.mT.mT, attn.mT, q, k, v, attn, [True] * 3)
+
+        for inputs in layouts():
+            expected = [(x.shape, x.stride(), x.dtype) for x in run(*inputs)]
+            self.assertEqual([(x.shape, x.stride(), x.dtype) for x in run(*[x.to("meta") for x in inputs])], expected)
+            with FakeTensorMode() as mode:
+                fake = [mode.from_tensor(x) for x in inputs]
+                self.assertEqual([(x.shape, x.stride(), x.dtype) for x in run(*fake)], expected)
+
+    def test_fake_backward_has_the_same_undefined_gradients(self):
+        q, k, v = make_inputs(requires_grad=False)
+        attn = composition(q, k, v)[1]
+        gradients = make((4, 3), (4, 4), requires_grad=False)
+        for defined, mask in itertools.product(subsets(2), subsets(3)):
+            args = [*keep(gradients, defined), q, k, v, attn]
+            with FakeTensorMode() as mode:
+                fake = [None if x is None else mode.from_tensor(x) for x in args]
+                result = [x is None for x in aten._attn_backward(*fake, mask)]
+            self.assertEqual(result, [x is None for x in aten._attn_backward(*args, mask)])
+
+    def test_unbacked_sizes(self):
+        shapes = ShapeEnv()
+        n, m, d, e = (shapes.create_unbacked_symint() for _ in range(4))
+        with FakeTensorMode(shape_env=shapes):
+            q, k, v = torch.empty(n, d), torch.empty(n, d), torch.empty(n, e)
+            output, attn = torch.attn(q, k, v)
+            self.assertEqual((str(output.shape), str(attn.shape)), (f"torch.Size([{n}, {e}])", f"torch.Size([{n}, {n}])"))
+            grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
+            self.assertEqual(str([x.shape for x in grads]), str([q.shape, k.shape, v.shape]))
+            # Sizes that may differ are checked when the program runs.
+            torch.attn(q, torch.empty(m, d), v)
+        self.assertTrue(any("Eq" in str(a.expr) for asserts in shapes.deferred_runtime_asserts.values() for a in asserts))
+
+    @in_all_dtypes
+    @parametrize("backend", ["eager", "aot_eager"])
+    def test_compiled_gradients_are_the_eager_ones(self, backend, dtype):
+        """Bit for bit: the same kernels, forward and backward."""
+        inputs = make_inputs(37, 16, 24, dtype=dtype)
+
+        def step(*inputs):
+            output, attn = torch.attn(*inputs)
+            loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
+            return output, attn, *torch.autograd.grad(loss, inputs)
+
+        def loss(function):
+            output, attn = function(*inputs)
+            total = (output * output.conj()).real.sum() + (attn * attn).real.sum()
+            return output, attn, *torch.autograd.grad(total, inputs)
+
+        compiled = torch.compile(torch.attn, backend=backend, fullgraph=True)
+        self.assertEqual(loss(compiled), loss(torch.attn), rtol=0, atol=0)
+        torch._dynamo.reset()
+
+    def test_inductor_keeps_it_whole(self):
+        inputs = make_inputs(33, 8, 5, dtype=torch.float32)
+
+        def function(*inputs):
+            output, attn = torch.attn(*inputs)
+            return (output * 2).sum() + attn.sum()
+
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            compiled = torch.compile(function, fullgraph=True)
+            results = []
+            for f in compiled, function:
+                value = f(*inputs)
+                results.append((value, *torch.autograd.grad(value, inputs)))
+        self.assertEqual(*results)
+        torch._dynamo.reset()
+
+    def test_inductor_with_every_subset_of_inputs_and_outputs(self):
+        values = make_inputs(9, 4, 3, dtype=torch.float32, requires_grad=False)
+        for wanted, used in itertools.product(((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)), ((1, 1), (1, 0), (0, 1))):
+            if wanted == (0, 0, 1) and used == (0, 1):
+                continue
+            inputs = [x.clone().requires_grad_(bool(want)) for x, want in zip(values, wanted, strict=True)]
+
+            def function(*inputs, used=used):
+                return sum(x.square().sum() for x, use in zip(torch.attn(*inputs), used, strict=True) if use)
+
+            compiled = torch.compile(function, fullgraph=True)
+            leaves = [x for x in inputs if x.requires_grad]
+            found = [torch.autograd.grad(f(*inputs), leaves, allow_unused=True) for f in (compiled, function)]
+            self.assertEqual(*found)
+            torch._dynamo.reset()
+
+    def test_dynamic_sizes_compile_once(self):
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(torch.attn, backend=counter, fullgraph=True, dynamic=True)
+        for sizes in (4, 2, 3), (7, 5, 6), (9, 3, 8):
+            inputs = make_inputs(*sizes)
+            self.assertEqual(tuple(compiled(*inputs)), tuple(torch.attn(*inputs)))
+        self.assertEqual(counter.frame_count, 1)
+        torch._dynamo.reset()
+
+    def test_export(self):
+        class Model(torch.nn.Module):
+            def forward(self, q, k, v):
+                return torch.attn(q, k, v)
+
+        n = torch.export.Dim("n")
+        inputs = tuple(make_inputs(requires_grad=False))
+        program = torch.export.export(Model(), inputs, dynamic_shapes=({0: n},) * 3)
+        self.assertIn("aten.attn.default", str(program.graph))
+        other = make_inputs(7, requires_grad=False)
+        self.assertEqual(tuple(program.module()(*other)), tuple(torch.attn(*other)))
+        decomposed = program.run_decompositions({aten.attn.default: torch._decomp.decomposition_table[aten.attn.default]})
+        self.assertNotIn("aten.attn.default", str(decomposed.graph))
+        self.assertEqual(tuple(decomposed.module()(*other)), tuple(torch.attn(*other)))
+
+    def test_compiled_autograd(self):
+        inputs = make_inputs()
+        expected = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
+        with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+            loss = sum(x.square().sum() for x in torch.attn(*inputs))
+            loss.backward()
+        self.assertEqual([x.grad for x in inputs], list(expected), rtol=0, atol=0)
+        torch._dynamo.reset()
+
+    @parametrize("mode", ["real", "fake", "symbolic"])
+    def test_make_fx(self, mode):
+        """Forward and backward are one node each; their decompositions say the same."""
+        inputs = make_inputs()
+
+        def function(*inputs):
+            return torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
+
+        graph = make_fx(function, tracing_mode=mode)(*inputs)
+        self.assertEqual(graph.code.count("aten.attn.default"), 1)
+        self.assertEqual(graph.code.count("aten._attn_backward.default"), 1)
+        table = torch._decomp.get_decompositions([aten.attn, aten._attn_backward])
+        plain = make_fx(function, decomposition_table=table, tracing_mode=mode)(*inputs)
+        self.assertNotIn("attn", plain.code)
+        for traced in graph, plain:
+            self.assertEqual(traced(*inputs), function(*inputs))
+
+    def test_decomposition_has_the_same_undefined_gradients(self):
+        table = torch._decomp.decomposition_table
+        q, k, v = make_inputs(dtype=torch.complex128, requires_grad=False)
+        attn = composition(q, k, v)[1]
+        gradients = make((4, 3), (4, 4), dtype=torch.complex128, requires_grad=False)
+        for defined, mask in itertools.product(subsets(2), subsets(3)):
+            args = [*keep(gradients, defined), q, k, v, attn, mask]
+            ours, theirs = table[aten._attn_backward.default](*args), aten._attn_backward(*args)
+            self.assertEqual([x is None for x in ours], [x is None for x in theirs])
+            self.assertEqual([x for x in ours if x is not None], [x for x in theirs if x is not None])
+
+    def test_script_and_trace(self):
+        def function(q, k, v):
+            output, attn = torch.attn(q, k, v)
+            return output * 2, attn
+
+        inputs = make_inputs()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            compiled = [torch.jit.script(function), torch.jit.trace(function, inputs)]
+            for scripted in compiled:
+                self.assertIn("aten::attn", str(scripted.graph))
+                for _ in range(3):  # the later calls run what the profiling executor made
+                    found = [f(*inputs) for f in (scripted, function)]
+                    self.assertEqual(*found)
+                    self.assertEqual(*[torch.autograd.grad(x[0].sum() + x[1].sum(), inputs) for x in found])
+                buffer = io.BytesIO()
+                torch.jit.save(scripted, buffer)
+                buffer.seek(0)
+                self.assertEqual(torch.jit.load(buffer)(*inputs), function(*inputs))
+
+
+class TestTools(TestCase):
+    def test_flop_counter(self):
+        n, d, e = 8, 3, 5
+        with FlopCounterMode(display=False) as forward:
+            output, attn = torch.attn(*(inputs := make_inputs(n, d, e)))
+        self.assertEqual(forward.get_total_flops(), 2 * n * n * (d + e))
+        with FlopCounterMode(display=False) as backward:
+            torch.autograd.grad(output.sum() + attn.sum(), inputs)
+        self.assertEqual(backward.get_total_flops(), 4 * n * n * (d + e))
+
+    def test_flop_counter_counts_what_composition_does(self):
+        """For whatever is wanted and defined."""
+        values = make_inputs(8, 3, 5, requires_grad=False)
+        for wanted, used in itertools.product(subsets(3), subsets(2)):
+            counts = []
+            for function in torch.attn, composition:
+                inputs = [x.clone().requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
+                loss = [x.sum() for x, use in zip(function(*inputs), used, strict=True) if use and x.requires_grad]
+                with FlopCounterMode(display=False) as counter:
+                    if loss:
+                        sum(loss).backward()
+                counts.append(counter.get_total_flops())
+            self.assertEqual(*counts, msg=f"{wanted} {used}")
+
+    @parametrize("use_reentrant", [True, False])
+    def test_checkpointing(self, use_reentrant):
+        inputs = make_inputs()
+        found = []
+        for run in (lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant)), torch.attn:
+            found.append(torch.autograd.grad(sum(x.square().sum() for x in run(*inputs)), inputs)
+                         if not use_reentrant else self.backward(run, inputs))
+        self.assertEqual(*found, rtol=0, atol=0)
+
+    def backward(self, run, inputs):
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        sum(x.square().sum() for x in run(*leaves)).backward()
+        return [x.grad for x in leaves]
+
+    def test_saved_tensors_hooks(self):
+        inputs = make_inputs()
+        packed = []
+
+        def pack(x):
+            packed.append(tuple(x.shape))
+            return x.to(torch.float32).to("cpu", copy=True)
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x.to(torch.float64)):
+            output, attn = torch.attn(*inputs)
+        self.assertEqual(sorted(packed), [(4, 2), (4, 2), (4, 3), (4, 4)])
+        result = torch.autograd.grad(output.sum() + attn.sum(), inputs)
+        expected = torch.autograd.grad(sum(x.sum() for x in torch.attn(*inputs)), inputs)
+        self.assertEqual(result, expected, rtol=1e-6, atol=1e-6)
+
+    def test_saved_on_cpu(self):
+        inputs = make_inputs()
+        with torch.autograd.graph.save_on_cpu():
+            outputs = torch.attn(*inputs)
+        self.assertEqual(
+            torch.autograd.grad(outputs.output.sum(), inputs),
+            torch.autograd.grad(torch.attn(*inputs).output.sum(), inputs),
+        )
+
+    def test_names_in_the_graph(self):
+        inputs = make_inputs()
+        output, attn = torch.attn(*inputs)
+        node = output.grad_fn
+        self.assertEqual(node.name(), "AttnBackward0")
+        self.assertIs(node, attn.grad_fn)
+        for name, x in zip(("q", "k", "v"), inputs, strict=True):
+            self.assertIs(getattr(node, f"_saved_{name}"), x)
+        self.assertEqual(node._saved_attn, attn)
+        for name in ("q", "k", "v", "attn"):
+            self.assertIsInstance(getattr(node, f"_raw_saved_{name}"), torch._C._autograd.SavedTensor)
+        grads = torch.autograd.grad(output.sum(), inputs, create_graph=True)
+        self.assertEqual(grads[0].grad_fn.name(), "AttnBackwardBackward0")
+
+    def test_names_in_the_profiler(self):
+        inputs = make_inputs()
+        with torch.profiler.profile(record_shapes=True) as profile:
+            torch.attn(*inputs).output.sum().backward()
+        events = {event.name: event for event in profile.events()}
+        self.assertLessEqual({"aten::attn", "AttnBackward0", "aten::_attn_backward"}, set(events))
+        self.assertEqual(events["aten::attn"].input_shapes, [[4, 2], [4, 2], [4, 3]])
+
+    def test_deepcopy_and_pickle(self):
+        result = torch.attn(*make_inputs(requires_grad=False))
+        buffer = io.BytesIO()
+        torch.save(result, buffer)
+        buffer.seek(0)
+        for other in copy.deepcopy(result), pickle.loads(pickle.dumps(result)), torch.load(buffer, weights_only=False):
+            self.assertIs(type(other), torch.return_types.attn)
+            self.assertEqual(tuple(other), tuple(result))
+
+    @in_all_dtypes
+    def test_lazy_copies_stay_lazy(self, dtype):
+        inputs = [torch._lazy_clone(x).requires_grad_() for x in make_inputs(dtype=dtype, requires_grad=False)]
+        output, attn = torch.attn(*inputs)
+        gradients = [torch._lazy_clone(torch.ones_like(x)) for x in (output, attn)]
+        torch.autograd.backward((output, attn), gradients)
+        for x in (*inputs, *gradients):
+            self.assertTrue(torch._C._is_cow_tensor(x))
+
+    def test_every_kernel_is_deterministic(self):
+        inputs = make_inputs(130, 17, 33, dtype=torch.float32)
+
+        def run():
+            output, attn = torch.attn(*inputs)
+            return output, attn, *torch.autograd.grad(output.sum() + attn.square().sum(), inputs)
+
+        first = run()
+        for _ in range(5):
+            self.assertEqual(run(), first, rtol=0, atol=0)
+
+
+class TestSubclasses(TestCase):
+    def test_composite_compliance(self):
+        inputs = make_inputs(dtype=torch.float64)
+        args, kwargs = tuple(inputs[1:]), {}
+        wrapper = dict(output_process_fn_grad=None, gradcheck_wrapper=None, assert_equal_fn=self.assertEqual)
+
+        def function(*inputs):
+            return torch.attn(*inputs)
+
+        wrapper["gradcheck_wrapper"] = lambda op, *args, **kwargs: op(*args, **kwargs)
+        composite_compliance.check_with_mode(function, (inputs[0], *args), kwargs, self.assertEqual)
+        composite_compliance.check_all_permutations(function, (inputs[0], *args), kwargs, self.assertEqual)
+        composite_compliance.check_backward_formula(
+            function, (inputs[0], *args), kwargs, None, wrapper["gradcheck_wrapper"], self.assertEqual
+        )
+        composite_compliance.check_forward_ad_formula(
+            function, (inputs[0], *args), kwargs, wrapper["gradcheck_wrapper"], self.assertEqual
+        )
+
+    def test_wrapper_subclass(self):
+        """Operators below a subclass are attn and its backward, and gradients are subclasses again."""
+        values, others = (make_inputs(requires_grad=False) for _ in range(2))
+        inputs = [TwoTensor(a, b).requires_grad_() for a, b in zip(values, others, strict=True)]
+        grads = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
+        for part, plain in ("a", values), ("b", others):
+            plain = [x.requires_grad_() for x in plain]
+            expected = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*plain)), plain)
+            self.assertEqual([getattr(x, part) for x in grads], list(expected))
+
+    def test_undefined_gradients_of_a_subclass(self):
+        values = make_inputs(requires_grad=False)
+        for wanted in subsets(3):
+            inputs = [TwoTensor(x, x.clone()).requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
+            if any(wanted[:2]):
+                torch.attn(*inputs).attn.sum().backward()
+                self.assertEqual([x.grad is not None for x in inputs], [wanted[0], wanted[1], False])
+
+
+def run_dtensor() -> None:
+    """One process of test_dtensor: rows of q on each, k and v on all, against what one process alone computes."""
+    dist.init_process_group("gloo")
+    count = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (count,))
+    for n in 12, 13:  # rows that divide among the processes, and rows that do not
+        torch.manual_seed(0)
+        values, weights = make_inputs(n, 3, 2, requires_grad=False), make((n, 2), (n, n), requires_grad=False)
+        local = [x.clone().requires_grad_() for x in values]
+        expected = torch.attn(*local)
+        expected_grads = torch.autograd.grad(sum((x * w).sum() for x, w in zip(expected, weights, strict=True)), local)
+
+        rows, whole = [Shard(0)], [Replicate()]
+        inputs = [
+            distribute_tensor(x, mesh, placement).requires_grad_()
+            for x, placement in zip(values, (rows, whole, whole), strict=True)
+        ]
+        result = torch.attn(*inputs)
+        for x, reference in zip(result, expected, strict=True):
+            assert x.placements == (Shard(0),), x.placements
+            assert x.to_local().shape[0] < n
+            torch.testing.assert_close(x.full_tensor(), reference)
+        given = [distribute_tensor(w, mesh, rows) for w in weights]
+        grads = torch.autograd.grad(result, inputs, given)
+        placements = [x.placements for x in grads]
+        assert placements == [(Shard(0),), (Partial(),), (Partial(),)], placements
+        for x, reference in zip(grads, expected_grads, strict=True):
+            torch.testing.assert_close(x.full_tensor(), reference)
+
+        # Every other layout of the inputs gives the same, after whatever communication it takes.
+        layouts = ([Replicate()], [Shard(0)], [Shard(1)])
+        for placements in itertools.product(layouts, repeat=3):
+            inputs = [distribute_tensor(x, mesh, p).requires_grad_() for x, p in zip(values, placements, strict=True)]
+            result = torch.attn(*inputs)
+            grads = torch.autograd.grad(result, inputs, [distribute_tensor(w, mesh, whole) for w in weights])
+            for x, reference in zip((*result, *grads), (*expected, *expected_grads), strict=True):
+                assert isinstance(x, DTensor)
+                torch.testing.assert_close(x.full_tensor(), reference)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        print(f"{count} processes agree with one")
+    dist.destroy_process_group()
+
+
+class TestDTensor(TestCase):
+    @parametrize("count", [2, 4])
+    def test_dtensor(self, count):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        result = subprocess.run(
+            [*command, os.path.abspath(__file__), "--dtensor"], capture_output=True, text=True, env=environment, timeout=300
+        )
+        self.assertEqual(result.returncode, 0, msg=result.stderr[-3000:])
+        self.assertIn(f"{count} processes agree with one", result.stdout)
+
+
+instantiate_parametrized_tests(TestGradients)
+instantiate_parametrized_tests(TestTransforms)
+instantiate_parametrized_tests(TestAutocast)
+instantiate_parametrized_tests(TestTracing)
+instantiate_parametrized_tests(TestTools)
+instantiate_parametrized_tests(TestDTensor)
+
+if __name__ == "__main__":
+    run_dtensor() if "--dtensor" in sys.argv else run_tests()
