@@ -13,7 +13,8 @@ from fork.prefix import Result, build_and_test
 from fork.series import PullRequest, Series
 from fork.weave import weave_state
 
-SECTIONS = ("why", "how to review", "test plan", "stack")
+SECTIONS = ("why", "how to review", "test plan")
+STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
 RUN = 6
 """So many telling lines in a row that also stand in a row upstream are a copy."""
@@ -79,7 +80,7 @@ def files(series: Series) -> Iterator[str]:
 
 
 def descriptions(series: Series) -> Iterator[str]:
-    """Each PR.md has the title of the series, every section, and nothing that git would cut."""
+    """Each PR.md has its title, its place in the stack, every section, and nothing that git would cut."""
     for pr in series.prs:
         file = series.description(pr)
         name = file.relative_to(series.root)
@@ -88,8 +89,8 @@ def descriptions(series: Series) -> Iterator[str]:
             continue
         lines = file.read_text().splitlines()
         headings = [line.lstrip("# ").lower() for line in lines if line.startswith("#")]
-        if lines[:1] != [f"# {pr.title}"]:
-            yield f"{name}: its first line is not '# {pr.title}'"
+        if lines[:2] != [pr.title, ""]:
+            yield f"{name}: it does not begin with '{pr.title}' and an empty line"
         if len(pr.title) > 72:
             yield f"{name}: its title has {len(pr.title)} characters, and a subject has 72 at most"
         for section in SECTIONS:
@@ -100,9 +101,9 @@ def descriptions(series: Series) -> Iterator[str]:
                 yield f"{name}:{number}: git would cut the message at {line!r}"
             if re.search(r"\b(TODO|TBD|FIXME|XXX)\b", line):
                 yield f"{name}:{number}: it is not finished"
-        for other in series.prs:
-            if not any(f"`{other.name}`" in line for line in lines):
-                yield f"{name}: its stack does not name `{other.name}`"
+        place = [f"* **{o.name}** (this PR)" if o is pr else f"* {o.name}" for o in reversed(series.prs)]
+        if STACK not in lines or lines[lines.index(STACK) + 1 :][: len(place) + 1] != [*place, ""]:
+            yield f"{name}: it does not say '{STACK}' and then {', '.join(place)}"
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:

@@ -101,8 +101,8 @@ def weave_steps(checkout: Checkout, series: Series, last: PullRequest) -> list[S
 
 
 def message(series: Series, pr: PullRequest) -> str:
-    """PR.md as a commit message: its title without the mark of a heading."""
-    return description(series, pr).removeprefix("# ").rstrip("\n") + "\n"
+    """PR.md is the commit message: its title, an empty line, its text."""
+    return description(series, pr).rstrip("\n") + "\n"
 
 
 def commit_steps(checkout: Checkout, steps: list[Step], **dates: str) -> str:

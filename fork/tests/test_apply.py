@@ -42,6 +42,10 @@ def test_one_commit_per_pr(stage: tuple[Path, Path], capsys: CaptureFixture[str]
         git(tree, "log", "--reverse", "--format=%s%n%b%an", "main..twice"),
         """\
 Add twice
+Stack (oldest at bottom):
+* fast
+* **plain** (this PR)
+
 ## Why
 
 Twice is needed.
@@ -53,13 +57,12 @@ Top down.
 ## Test plan
 
 `make test`: 2 passed.
-
-## Stack
-
-1. `plain`
-2. `fast`
 Ada
 Make twice fast
+Stack (oldest at bottom):
+* **fast** (this PR)
+* plain
+
 ## Why
 
 Twice is needed.
@@ -71,11 +74,6 @@ Top down.
 ## Test plan
 
 `make test`: 2 passed.
-
-## Stack
-
-1. `plain`
-2. `fast`
 Ada
 """,
     )
@@ -239,7 +237,7 @@ def test_all_anchors_that_do_not_fit(stage: tuple[Path, Path], capsys: CaptureFi
         refused(stage, capsys),
         """\
 fork: 2 places do not fit: see the anchors in stack/series.yaml
-  docs/source/ops.rst: container 'Operators' found 0 times in the base
+  docs/source/ops.rst: container 'Operators' found 0 times
   torch/overrides.py: anchor 'after one' in 'names' found 2 times
 """,
     )

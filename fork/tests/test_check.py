@@ -59,19 +59,17 @@ stack/fast/aten/src/ATen/native/Twice.cpp: no newline at its end
 def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
     root = stack(tmp_path)
     (root / "stack/plain/PR.md").unlink()
-    write(root, {"stack/fast/PR.md": "# Another title\n\n## Why\n\nTODO\n\n---\n\nThe rest.\n"})
+    write(root, {"stack/fast/PR.md": "Another title\n\n## Why\n\nTODO\n\n---\n\nThe rest.\n"})
     assert_expected_inline(
         faults(root),
         """\
 stack/plain/PR.md: missing
-stack/fast/PR.md: its first line is not '# Make twice fast'
+stack/fast/PR.md: it does not begin with 'Make twice fast' and an empty line
 stack/fast/PR.md: it has no section 'how to review'
 stack/fast/PR.md: it has no section 'test plan'
-stack/fast/PR.md: it has no section 'stack'
 stack/fast/PR.md:5: it is not finished
 stack/fast/PR.md:7: git would cut the message at '---'
-stack/fast/PR.md: its stack does not name `plain`
-stack/fast/PR.md: its stack does not name `fast`
+stack/fast/PR.md: it does not say 'Stack (oldest at bottom):' and then * **fast** (this PR), * plain
 """,
     )
 

@@ -41,7 +41,11 @@ def test_one_pr_with_its_files_and_their_places(tmp_path: Path, capsys: CaptureF
         """\
 PR 2 of 2: fast
 
-# Make twice fast
+Make twice fast
+
+Stack (oldest at bottom):
+* **fast** (this PR)
+* plain
 
 ## Why
 
@@ -54,11 +58,6 @@ Top down.
 ## Test plan
 
 `make test`: 2 passed.
-
-## Stack
-
-1. `plain`
-2. `fast`
 
 -------------------------------------------------------------------------------
 + torch/overrides.py

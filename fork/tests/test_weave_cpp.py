@@ -218,3 +218,37 @@ def test_what_is_not_there() -> None:
   a.h: container 'namespace torch::other' found 0 times
   a.h: anchor 'after three' in 'namespace torch::details' found 0 times""",
     )
+
+
+def test_a_system_header_where_the_base_has_none_but_under_a_condition() -> None:
+    base = "#ifdef _MSC_VER\n#include <cmath>\n#endif\n\n#include <a/one.h>\n#include <b/two.h>\n\nint x;\n"
+    fragment = "#include <array>\n#include <tuple>\n"
+    assert_expected_inline(
+        woven("a.h", base, fragment, anchor()),
+        """\
+@@ -7,2 +7,5 @@
+
++#include <array>
++#include <tuple>
++
+ int x;
+""",
+    )
+
+
+def test_a_namespace_inside_the_one_that_has_the_anchor() -> None:
+    fragment = f"{SPACE} {{\n\nnamespace {{\nint f();\n}} // namespace\n\nint g();\n\n}} // {SPACE}\n"
+    assert_expected_inline(
+        woven("a.cpp", BASE, fragment, anchor(**{SPACE: "last"})),
+        """\
+@@ -27,2 +27,8 @@
+
++namespace {
++int f();
++} // namespace
++
++int g();
++
+ } // namespace torch::details
+""",
+    )

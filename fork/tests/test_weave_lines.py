@@ -149,7 +149,7 @@ def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "lib.md").write_text(DOCS)
     (tmp_path / "x.py").write_text("a = [1]\n")
     state = {path: tmp_path / path for path in ("lib.md", "x.py")} | {"y.py": tmp_path / "x.py"}
-    places = {"Linear algebra": "after three", "Nowhere": "last"}
+    places = {"Linear algebra": "after three", "Casts to `float16`": "after `three`,"}
     anchors = {"lib.md": anchor(**places), "x.py": anchor(a="after 2"), "y.py": anchor(a="last")}
     with raises(ForkError) as caught:
         weave_all(state, anchors, {"lib.md": MARKDOWN, "x.py": "a = [2, 2]\n"}.get)
@@ -158,7 +158,7 @@ def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:
         """\
 4 places do not fit: see the anchors in stack/series.yaml
   lib.md: anchor 'after three' in 'Linear algebra' found 0 times
-  lib.md: container 'Nowhere' found 0 times in the fragment
+  lib.md: anchor 'after `three`,' in 'Casts to `float16`' found 0 times
   x.py: anchor 'after 2' in 'a' found 2 times
   y.py: the base has no such file""",
     )

@@ -42,7 +42,10 @@ anchors:
 """
 
 DESCRIPTION = """\
-# {title}
+{title}
+
+Stack (oldest at bottom):
+{stack}
 
 ## Why
 
@@ -55,17 +58,12 @@ Top down.
 ## Test plan
 
 `make test`: 2 passed.
-
-## Stack
-
-1. `plain`
-2. `fast`
 """
 
 STACK = {
     "stack/series.yaml": SERIES,
-    "stack/plain/PR.md": DESCRIPTION.format(title="Add twice"),
-    "stack/fast/PR.md": DESCRIPTION.format(title="Make twice fast"),
+    "stack/plain/PR.md": DESCRIPTION.format(title="Add twice", stack="* fast\n* **plain** (this PR)"),
+    "stack/fast/PR.md": DESCRIPTION.format(title="Make twice fast", stack="* **fast** (this PR)\n* plain"),
     "stack/plain/aten/src/ATen/native/Twice.cpp": "// a + a\n",
     "stack/plain/build_variables.bzl": 'native = [\n    "Twice.cpp",\n]\n',
     "aten/src/ATen/native/Twice.cpp": "// 2 * a, and fast\n",

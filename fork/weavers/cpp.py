@@ -74,11 +74,10 @@ def _all_blocks(code: str, start: int, end: int) -> list[Block]:
 
 
 def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
-    """Descends into the fragment's containers; the innermost hold what is to be inserted."""
+    """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
     code = _code(fragment)
     for block in _blocks(code, start, end):
-        inner = _blocks(code, block.open, block.close)
-        if inner:
+        if block.head not in edit.anchor.places and _blocks(code, block.open, block.close):
             _scope(edit, base, fragment, block.open, block.close)
             continue
         twins = [b for b in _all_blocks(base, 0, len(base)) if b.head == block.head]
@@ -166,18 +165,36 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
 def _includes(edit: Edit, fragment: str) -> None:
     theirs = list(INCLUDE.finditer(edit.base))
     names = {include[1] for include in theirs}
-    for ours in INCLUDE.finditer(fragment):
-        if ours[1] in names:
-            continue
-        if not theirs:
-            edit.problem(f"no include stands in the base beside which {ours[1]} could go")
-            continue
-        kin = max(theirs, key=lambda include: _common_folders(include[1], ours[1]))
-        depth = _common_folders(kin[1], ours[1])
-        same = [i for i in theirs if _common_folders(i[1], ours[1]) == depth]
-        lower = [i for i in same if i[1] < ours[1]]
-        at = lower[-1].end() if lower else same[0].start()
-        edit.insert(at, f"#include {ours[1]}\n")
+    new = [ours[1] for ours in INCLUDE.finditer(fragment) if ours[1] not in names]
+    if new and not theirs:
+        edit.problem(f"no include stands in the base beside which {new[0]} could go")
+        return
+    group = False
+    for name in new:
+        kin, begun = _beside(edit.base, theirs, name)
+        lower = [include for include in kin if include[1] < name]
+        if begun:
+            at = lower[-1].end() if lower else kin[0].start()
+            edit.insert(at, f"#include {name}\n")
+        else:
+            edit.insert(kin[-1].end(), f"{'' if group else chr(10)}#include {name}\n")
+            group = True
+
+
+def _beside(base: str, theirs: list[re.Match[str]], name: str) -> tuple[list[re.Match[str]], bool]:
+    """The includes that a new one belongs to, and whether they are its kind already."""
+    if "/" not in name:
+        plain = [include for include in theirs if _depth(base, include) == min(_depth(base, i) for i in theirs)]
+        system = [include for include in plain if "/" not in include[1]]
+        return (system, True) if system else (plain[-1:], False)
+    depth = max(_common_folders(include[1], name) for include in theirs)
+    return [include for include in theirs if _common_folders(include[1], name) == depth], True
+
+
+def _depth(base: str, include: re.Match[str]) -> int:
+    """How many `#if` an include stands under."""
+    above = base[: include.start()]
+    return len(re.findall(r"^#if", above, re.MULTILINE)) - len(re.findall(r"^#endif", above, re.MULTILINE))
 
 
 def _common_folders(one: str, other: str) -> int:

@@ -25,20 +25,21 @@ class Line:
 def weave(edit: Edit, fragment: str) -> None:
     """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
     ours, theirs = _lines(fragment), _lines(edit.base)
-    for container in edit.anchor.places:
-        if container == "file":
-            region = theirs
-            block = fragment
-        else:
-            found = [_region(lines, container) for lines in (ours, theirs)]
-            if len(found[1]) != 1 or len(found[0]) != 1:
-                where = "the base" if len(found[0]) == 1 else "the fragment"
-                count = len(found[1] if len(found[0]) == 1 else found[0])
-                edit.problem(f"container {container!r} found {count} times in {where}")
-                continue
-            region = found[1][0]
-            block = "".join(line.text + "\n" for line in found[0][0] if line.text.strip())
-        _insert(edit, container, region, block)
+    if "file" in edit.anchor.places:
+        _insert(edit, "file", theirs, fragment)
+        return
+    held = {container: _region(ours, container) for container in edit.anchor.places}
+    if not any(held.values()):
+        edit.problem(f"the fragment has none of {', '.join(map(repr, held))}")
+    for container, lines in held.items():
+        if not lines:
+            continue
+        found = _region(theirs, container)
+        if len(found) != 1:
+            edit.problem(f"container {container!r} found {len(found)} times")
+            continue
+        block = "".join(line.text + "\n" for line in lines[0] if line.text.strip())
+        _insert(edit, container, found[0], block)
 
 
 def in_rst(text: str) -> str:
