@@ -99,7 +99,7 @@ def descriptions(series: Series) -> Iterator[str]:
         for number, line in enumerate(lines, 1):
             if line == "---" or line.startswith(("diff -", "Index: ")):
                 yield f"{name}:{number}: git would cut the message at {line!r}"
-            if re.search(r"\b(TODO|TBD|FIXME|XXX)\b", line):
+            if re.search(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@", line):
                 yield f"{name}:{number}: it is not finished"
         place = [f"* **{o.name}** (this PR)" if o is pr else f"* {o.name}" for o in reversed(series.prs)]
         if STACK not in lines or lines[lines.index(STACK) + 1 :][: len(place) + 1] != [*place, ""]:

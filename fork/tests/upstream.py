@@ -1,0 +1,291 @@
+"""A PyTorch of a few lines per file: the places that this project's stack goes to, at their paths, written here."""
+
+SPACE = "namespace torch::autograd::generated::details"
+
+FILES = {
+    "aten/src/ATen/native/native_functions.yaml": """\
+- func: atleast_3d(Tensor self) -> Tensor
+
+# The batched product.
+- func: baddbmm(Tensor self, Tensor batch1, Tensor batch2) -> Tensor
+""",
+    "tools/autograd/derivatives.yaml": """\
+- name: atan2(Tensor self, Tensor other) -> Tensor
+  self, other: atan2_backward(grad, self, other)
+
+- name: baddbmm(Tensor self, Tensor batch1, Tensor batch2) -> Tensor
+  self: grad
+""",
+    "tools/autograd/gen_variable_type.py": """\
+GRADIENT_IMPLEMENTED_FOR_COMPLEX = {
+    "addr",
+    "sum",
+}
+""",
+    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": """\
+#include <ATen/functorch/BatchRulesHelper.h>
+
+namespace at::functorch {
+
+#define OP_DECOMPOSE(op) m.impl(#op, native::op);
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
+  OP_DECOMPOSE(atleast_3d);
+  OP_DECOMPOSE2(atleast_3d, Sequence);
+  OP_DECOMPOSE(batch_norm);
+}
+
+} // namespace at::functorch
+""",
+    "aten/src/ATen/autocast_mode.h": """\
+#pragma once
+#include <ATen/ATen.h>
+
+#define AT_FORALL_LOWER_PRECISION_FP(_) \\
+  _(addmm)                              \\
+  _(addr)                               \\
+  _(mm)
+""",
+    "aten/src/ATen/autocast_mode.cpp": """\
+#include <ATen/autocast_mode.h>
+
+namespace at::autocast {
+namespace {
+TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
+  KERNEL_CPU(addbmm, lower_precision_fp)
+  KERNEL_CPU(linear, lower_precision_fp)
+}
+} // namespace
+} // namespace at::autocast
+""",
+    "torch/csrc/autograd/FunctionsManual.h": f"""\
+#pragma once
+#include <ATen/ATen.h>
+
+{SPACE} {{
+
+Tensor values_backward(const Tensor& grad, const Tensor& self);
+
+}} // {SPACE}
+""",
+    "torch/csrc/autograd/FunctionsManual.cpp": f"""\
+#include <torch/csrc/autograd/FunctionsManual.h>
+
+#include <ATen/ATen.h>
+
+{SPACE} {{
+
+Tensor values_backward(const Tensor& grad, const Tensor& self) {{
+  return grad;
+}}
+
+}} // {SPACE}
+""",
+    "build_variables.bzl": """\
+aten_native_source_codegen_list = [
+    "aten/src/ATen/native/cpu/Activation.cpp",
+    "aten/src/ATen/native/cpu/AvgPoolKernel.cpp",
+]
+
+aten_native_source_non_codegen_list = [
+    "aten/src/ATen/native/AffineGridGenerator.cpp",
+    "aten/src/ATen/native/AveragePool2d.cpp",
+]
+""",
+    "torch/overrides.py": """\
+import torch
+
+
+def get_testing_overrides():
+    ret = {
+        torch.atleast_3d: lambda *tensors: -1,
+        torch.baddbmm: lambda input, batch1, batch2: -1,
+    }
+    return ret
+""",
+    "torch/_torch_docs.py": """\
+import torch._C
+from torch._C import _add_docstr as add_docstr
+
+add_docstr(torch.arctanh, "Alias.")
+""",
+    "torch/_dynamo/trace_rules.py": """\
+from .variables import TorchInGraphFunctionVariable
+
+torch_c_binding_in_graph_functions = dict.fromkeys(
+    [
+        "torch.atanh",
+        "torch.baddbmm",
+    ],
+    TorchInGraphFunctionVariable,
+)
+""",
+    "torch/testing/_internal/common_methods_invocations.py": """\
+import math
+from functools import partial
+
+import numpy as np
+import torch
+from torch.testing import make_tensor
+from torch.testing._internal.common_dtype import floating_and_complex_types_and
+from torch.testing._internal.opinfo.core import (
+    L, M, S,
+    ErrorInput,
+    OpInfo,
+    SampleInput,
+)
+
+
+def sample_inputs_addr(op_info, device, dtype, requires_grad, **kwargs):
+    yield SampleInput(make_tensor((S, M), device=device, dtype=dtype))
+
+
+op_db: list[OpInfo] = [
+    OpInfo('atanh',
+           ref=np.arctanh),
+    OpInfo('baddbmm'),
+]
+""",
+    "torch/testing/_internal/autocast_test_lists.py": """\
+import torch
+
+
+class AutocastTestLists:
+    def __init__(self, dev):
+        self.torch_fp16 = [
+            ("addr", mat0_fp32 + pointwise0_fp32),
+            ("mm", mat0_fp32 + mat1_fp32),
+        ]
+
+
+class AutocastCPUTestLists:
+    def __init__(self, dev):
+        self.torch_16 = [
+            ("addbmm", mat0_fp32 + mat1_fp32),
+            ("mm", mat0_fp32 + mat1_fp32),
+        ]
+""",
+    "torch/_decomp/decompositions.py": """\
+import torch
+from torch import Tensor
+from torch._decomp import register_decomposition
+
+aten = torch.ops.aten
+
+
+@register_decomposition(aten.addmv)
+def addmv(self: Tensor, mat1: Tensor, vec: Tensor):
+    return self + mat1 @ vec
+""",
+    "torch/_inductor/lowering.py": """\
+import torch
+
+aten = torch.ops.aten
+
+
+def make_fallback(op, warn=True):
+    pass
+
+
+make_fallback(aten._addmm_activation, warn=False)
+""",
+    "torch/_functorch/partitioners.py": """\
+import torch
+
+aten = torch.ops.aten
+
+
+def get_default_op_list():
+    compute_intensive_ops = [
+        aten.addmm,
+        aten.upsample_bilinear2d,
+    ]
+    return compute_intensive_ops
+""",
+    "torch/distributed/tensor/_dispatch.py": """\
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+aten = torch.ops.aten
+
+
+def found_inf_reduce_handler(op_call, args, kwargs):
+    pass
+
+
+class OpDispatcher:
+    def __init__(self) -> None:
+        self._custom_op_handlers = {
+            aten.convolution_backward.default: convolution_backward_handler,
+        }
+""",
+    "torch/utils/flop_counter.py": """\
+import torch
+
+aten = torch.ops.aten
+
+
+def register_flop_formula(targets):
+    return lambda formula: formula
+
+
+@register_flop_formula(aten.baddbmm)
+def baddbmm_flop(self_shape, a_shape, b_shape, out_shape=None, **kwargs) -> int:
+    return 0
+
+
+flop_registry = {
+    aten.baddbmm: baddbmm_flop,
+    aten.convolution: conv_flop,
+}
+""",
+    "test/test_namedtuple_return_api.py": """\
+import torch
+from collections import namedtuple
+from torch.testing._internal.common_utils import TestCase
+
+all_operators_with_namedtuple_return = {
+    'frexp', 'lu_unpack', 'histogram', 'histogramdd',
+    'aminmax'
+}
+
+
+class TestNamedTupleAPI(TestCase):
+    def test_namedtuple_return(self):
+        a = torch.randn(5, 5)
+        op = namedtuple('op', ['operators', 'input', 'names', 'hasout'])
+        operators = [
+            op(operators=['aminmax'], input=(), names=('min', 'max'), hasout=True),
+            op(operators=['frexp'], input=(), names=('mantissa', 'exponent'), hasout=True),
+        ]
+""",
+    "docs/source/torch.rst": """\
+torch
+=====
+
+BLAS and LAPACK Operations
+~~~~~~~~~~~~~~~~~~~~~~~~~~
+
+    addr
+    baddbmm
+""",
+    "docs/source/amp.md": """\
+# Mixed precision
+
+#### CUDA Ops that can autocast to `float16`
+
+`addr`,
+`mm`
+
+#### XPU Ops that can autocast to `float16`
+
+`addr`,
+`mm`
+
+#### CPU Ops that can autocast to `bfloat16`
+
+`addbmm`,
+`mm`
+""",
+    "README.md": "Tensors and dynamic neural networks.\n",
+}
