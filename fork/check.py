@@ -107,18 +107,23 @@ def descriptions(series: Series) -> Iterator[str]:
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
-    """Every prefix weaves into the files that the base has."""
+    """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
     seen: set[str] = set()
+    used: set[tuple[str, str]] = set()
     for pr in series.prs:
         state = {
             path: file
             for path, file in series.state(pr).items()
             if path not in series.anchors or read(path) is not None
         }
-        for problem in weave_state(state, series.anchors, read)[1]:
+        for problem in weave_state(state, series.anchors, read, used)[1]:
             if problem not in seen:
                 yield problem
             seen.add(problem)
+    for path in sorted({path for path, _ in used}):
+        for container in series.anchors[path].places:
+            if (path, container) not in used:
+                yield f"{path}: no fragment uses the anchor {container!r}"
 
 
 def copies(series: Series, site: Path) -> Iterator[str]:

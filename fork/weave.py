@@ -19,9 +19,9 @@ WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
 
 def weave(path: str, base: str, fragment: str, anchor: Anchor) -> str:
     """The base with the fragment's pieces at their anchors, and not another byte changed."""
-    woven, problems = _weave(path, base, fragment, anchor)
-    refuse(problems)
-    return woven
+    edit = _weave(path, base, fragment, anchor)
+    refuse(edit.problems)
+    return edit.result()
 
 
 def weave_all(
@@ -38,9 +38,15 @@ def weave_all(
 
 
 def weave_state(
-    state: Mapping[str, Path], anchors: Mapping[str, Anchor], read: Callable[[str], str | None]
+    state: Mapping[str, Path],
+    anchors: Mapping[str, Anchor],
+    read: Callable[[str], str | None],
+    used: set[tuple[str, str]] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
-    """What `weave_all` gives, and a sentence for each anchor that does not fit."""
+    """What `weave_all` gives, and a sentence for each anchor that does not fit.
+
+    Adds to `used` the path and container of each anchor that a fragment asked for.
+    """
     woven: dict[str, str] = {}
     problems: list[str] = []
     for path, file in state.items():
@@ -57,8 +63,11 @@ def weave_state(
             continue
         if here != path and here.endswith(".rst"):
             content, anchor = lines.in_rst(content), _in_rst(anchor)
-        woven[here], found = _weave(here, base, content, anchor)
-        problems += found
+        edit = _weave(here, base, content, anchor)
+        woven[here] = edit.result()
+        problems += edit.problems
+        if used is not None:
+            used |= {(path, container) for container in edit.used}
     return woven, problems
 
 
@@ -69,10 +78,10 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
     return path
 
 
-def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> tuple[str, list[str]]:
+def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
     WEAVERS.get(PurePosixPath(path).suffix, lines.weave)(edit, fragment)
-    return edit.result(), edit.problems
+    return edit
 
 
 def _in_rst(anchor: Anchor) -> Anchor:

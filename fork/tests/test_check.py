@@ -80,11 +80,14 @@ def test_anchors_that_do_not_fit(tmp_path: Path) -> None:
     series.write_text(
         series.read_text().replace("names: after one", "names: after five").replace('"Two.cpp"', '"Six.cpp"')
     )
+    text = series.read_text()
+    series.write_text(text + "    others: last\n")
     assert_expected_inline(
         faults(root),
         """\
 build_variables.bzl: anchor 'before "Six.cpp",' in 'native' found 0 times
 torch/overrides.py: anchor 'after five' in 'names' found 0 times
+torch/overrides.py: no fragment uses the anchor 'others'
 """,
     )
 

@@ -20,6 +20,7 @@ class Edit:
     anchor: Anchor
     insertions: list[tuple[int, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
 
     def insert(self, at: int, text: str) -> None:
         self.insertions.append((at, text))
@@ -34,6 +35,7 @@ class Edit:
         or none found at all, is a problem, and the answer is None.
         """
         places = self.anchor.places.get(container)
+        self.used.add(container)
         if places is None:
             self.problem(f"{container!r} has no anchor")
             return None
