@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import yaml
 
 from fork import base as bases
 from fork.errors import ForkError
@@ -52,7 +55,7 @@ def run(
 
 
 def files(series: Series) -> Iterator[str]:
-    """Each path introduced once and used, each stored state different from the next one."""
+    """Each path introduced once and used, each stored state unlike the next one, each file whole."""
     introduced = {path: n for n, pr in enumerate(series.prs) for path in pr.introduces}
     for path in series.anchors:
         if path not in introduced:
@@ -77,6 +80,13 @@ def files(series: Series) -> Iterator[str]:
     for file in sorted({f for pr in series.prs for f in series.state(pr).values()}):
         if not file.read_bytes().endswith(b"\n"):
             yield f"{file.relative_to(series.root)}: no newline at its end"
+        try:
+            if file.suffix == ".py":
+                ast.parse(file.read_text())
+            elif file.suffix == ".yaml":
+                yaml.safe_load(file.read_text())
+        except (SyntaxError, yaml.YAMLError) as error:
+            yield f"{file.relative_to(series.root)}: {' '.join(str(error).split())}"
 
 
 def descriptions(series: Series) -> Iterator[str]:

@@ -40,6 +40,7 @@ def test_files_that_no_state_needs(tmp_path: Path) -> None:
         root,
         {"stack/fast/aten/src/ATen/native/Twice.cpp": "// hides the tip", "docs/source/ops.md": "# Operators\n\n    x"},
     )
+    write(root, {"torch/overrides.py": "names = [\n"})
     with (root / "stack/series.yaml").open("a") as series:
         series.write("  elsewhere.py:\n    file: last\n")
     assert_expected_inline(
@@ -52,6 +53,8 @@ stack/plain/unknown.txt: this PR's state does not have unknown.txt
 stack/fast/aten/src/ATen/native/Twice.cpp: hides aten/src/ATen/native/Twice.cpp, the last state
 docs/source/ops.md: no newline at its end
 stack/fast/aten/src/ATen/native/Twice.cpp: no newline at its end
+torch/overrides.py: '[' was never closed (<unknown>, line 1)
+torch/overrides.py: line 1 of the fragment does not parse here: '[' was never closed
 """,
     )
 

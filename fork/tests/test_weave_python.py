@@ -370,6 +370,20 @@ def test_a_list_without_an_anchor() -> None:
     assert_expected_inline(str(caught.value), """module.py: 'a' has no anchor: see its anchor in stack/series.yaml""")
 
 
+def test_what_is_no_python() -> None:
+    errors = []
+    for base, fragment in (("a = [1]\n", "a = [\n"), ("if\n", "a = [1]\n")):
+        with raises(ForkError) as caught:
+            weave(PATH, base, fragment, anchor(a="last"))
+        errors.append(str(caught.value))
+    assert_expected_inline(
+        "\n".join(errors),
+        """\
+module.py: line 1 of the fragment does not parse here: '[' was never closed: see its anchor in stack/series.yaml
+module.py: line 1 of the base does not parse here: invalid syntax: see its anchor in stack/series.yaml""",
+    )
+
+
 def test_an_entry_behind_letters_of_several_bytes() -> None:
     base = "names = ['äöü', 'β', 'one']  # ω\n"
     out = weave(PATH, base, "names = ['new']\n", anchor(names="after β"))

@@ -30,9 +30,19 @@ STDLIB = sys.stdlib_module_names
 
 
 def weave(edit: Edit, fragment: str) -> None:
-    base, ours = Source(edit.base), Source(fragment)
+    base, ours = _source(edit, edit.base, "base"), _source(edit, fragment, "fragment")
+    if base is None or ours is None:
+        return
     _imports(edit, base, ours)
     _scope(edit, base, base.tree.body, ours, ours.tree.body, "")
+
+
+def _source(edit: Edit, text: str, whose: str) -> Source | None:
+    try:
+        return Source(text)
+    except SyntaxError as error:
+        edit.problem(f"line {error.lineno} of the {whose} does not parse here: {error.msg}")
+        return None
 
 
 def _scope(
