@@ -19,6 +19,8 @@ from fork.weave import weave_state
 SECTIONS = ("why", "how to review", "test plan")
 STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
+OURS = ("test/test_ops.py",)
+"""What lies in a folder of upstream's, and is no part of a stack."""
 RUN = 6
 """So many telling lines in a row that also stand in a row upstream are a copy."""
 
@@ -60,6 +62,11 @@ def files(series: Series) -> Iterator[str]:
     for path in series.anchors:
         if path not in introduced:
             yield f"{path}: it has an anchor, and no PR introduces it"
+    for top in sorted({path.partition("/")[0] for path in introduced if "/" in path}):
+        for file in sorted((series.root / top).rglob("*")):
+            path = file.relative_to(series.root).as_posix()
+            if file.is_file() and "__pycache__" not in path and path not in (*introduced, *OURS):
+                yield f"{path}: no PR introduces it"
     for n, pr in enumerate(series.prs):
         folder = series.root / "stack" / pr.name
         for file in sorted(p for p in folder.rglob("*") if p.is_file()):

@@ -40,13 +40,14 @@ def test_files_that_no_state_needs(tmp_path: Path) -> None:
         root,
         {"stack/fast/aten/src/ATen/native/Twice.cpp": "// hides the tip", "docs/source/ops.md": "# Operators\n\n    x"},
     )
-    write(root, {"torch/overrides.py": "names = [\n"})
+    write(root, {"torch/overrides.py": "names = [\n", "torch/new.py": "", "test/test_ops.py": ""})
     with (root / "stack/series.yaml").open("a") as series:
         series.write("  elsewhere.py:\n    file: last\n")
     assert_expected_inline(
         faults(root),
         """\
 elsewhere.py: it has an anchor, and no PR introduces it
+torch/new.py: no PR introduces it
 stack/plain/aten/src/ATen/native/native_functions.yaml: the same as the next state: delete it
 stack/plain/torch/overrides.py: this PR's state does not have torch/overrides.py
 stack/plain/unknown.txt: this PR's state does not have unknown.txt
