@@ -28,7 +28,7 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be compiled: the stack's C++ files and fragments of headers by upstream path, generated code, woven headers."""
+    """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers."""
 
     base: Base
     sources: Mapping[str, Path]

@@ -16,6 +16,7 @@ import torch._dynamo.testing
 import torch.autograd.forward_ad as fwAD
 import torch.distributed as dist
 from torch._dynamo import compiled_autograd
+from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
@@ -58,13 +59,24 @@ def precise(dtype: torch.dtype) -> torch.dtype:
     return torch.complex128 if dtype.is_complex else torch.float64
 
 
-def make(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, requires_grad: bool = True) -> list[torch.Tensor]:
+def make(
+    *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, requires_grad: bool = True
+) -> list[torch.Tensor]:
     """Random tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
     bound = 0.5 if dtype.is_complex else 1.0
     return [
         make_tensor(shape, dtype=dtype, device="cpu", low=-bound, high=bound, requires_grad=requires_grad)
         for shape in shapes
     ]
+
+
+def assert_as_good(ours: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor) -> None:
+    """The largest error is at most three times that of the plain computation in the same dtype, and two units."""
+    assert ours.shape == exact.shape, (ours.shape, exact.shape)
+    if exact.numel():
+        error, allowed = ((x - exact).abs().max().item() for x in (ours, plain))
+        unit = torch.finfo(ours.dtype).eps * exact.abs().max().item()
+        assert error <= 3 * allowed + 2 * unit, (error, allowed, unit)
 
 
 def make_inputs(
@@ -148,18 +160,18 @@ class TestGradients(TestCase):
             self.assertEqual([x is None for x in result], [x is None for x in plain])
             for ours, theirs, right in zip(result, plain, exact, strict=True):
                 if ours is not None:
-                    errors = [(x - right).abs().max().item() for x in (ours, theirs)]
-                    unit = torch.finfo(dtype).eps * right.abs().max().item()
-                    self.assertLessEqual(errors[0], 3 * errors[1] + 2 * unit)
+                    assert_as_good(ours, theirs, right)
 
     @in_precise_dtypes
     @of_all_sizes
     def test_gradcheck(self, sizes, dtype):
         inputs = make_inputs(*sizes, dtype=dtype)
-        modes = dict(check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True)
-        self.assertTrue(gradcheck(torch.attn, inputs, **modes))
-        modes = dict(check_fwd_over_rev=True, check_rev_over_rev=True, check_batched_grad=True)
-        self.assertTrue(gradgradcheck(torch.attn, inputs, **modes))
+        self.assertTrue(
+            gradcheck(
+                torch.attn, inputs, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+            )
+        )
+        self.assertTrue(gradgradcheck(torch.attn, inputs, check_fwd_over_rev=True, check_batched_grad=True))
 
     @in_precise_dtypes
     def test_gradcheck_of_every_subset(self, dtype):
@@ -299,7 +311,7 @@ class TestTransforms(TestCase):
 
     def test_errors_under_vmap_name_the_sizes_inside(self):
         q, k, v = make((7, 2, 3), (5, 3), (2, 4), requires_grad=False)
-        message = r"attn: expected q, k and v to have the same number of rows, but got q \(2, 3\), k \(5, 3\), v \(2, 4\)"
+        message = r"the same number of rows, but got q \(2, 3\), k \(5, 3\), v \(2, 4\)"
         with self.assertRaisesRegex(RuntimeError, message):
             vmap(torch.attn, (0, None, None))(q, k, v)
         with self.assertRaisesRegex(RuntimeError, "attn: expected q to be 2-D, but got a 1-D tensor of size"):
@@ -418,12 +430,13 @@ class TestTracing(TestCase):
         with FakeTensorMode(shape_env=shapes):
             q, k, v = torch.empty(n, d), torch.empty(n, d), torch.empty(n, e)
             output, attn = torch.attn(q, k, v)
-            self.assertEqual((str(output.shape), str(attn.shape)), (f"torch.Size([{n}, {e}])", f"torch.Size([{n}, {n}])"))
+            self.assertEqual(str([*output.shape, *attn.shape]), f"[{n}, {e}, {n}, {n}]")
             grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
             self.assertEqual(str([x.shape for x in grads]), str([q.shape, k.shape, v.shape]))
             # Sizes that may differ are checked when the program runs.
             torch.attn(q, torch.empty(m, d), v)
-        self.assertTrue(any("Eq" in str(a.expr) for asserts in shapes.deferred_runtime_asserts.values() for a in asserts))
+        later = [str(check.expr) for checks in shapes.deferred_runtime_asserts.values() for check in checks]
+        self.assertIn(f"Eq({n}, {m})", later)
 
     @in_all_dtypes
     @parametrize("backend", ["eager", "aot_eager"])
@@ -431,18 +444,13 @@ class TestTracing(TestCase):
         """Bit for bit: the same kernels, forward and backward."""
         inputs = make_inputs(37, 16, 24, dtype=dtype)
 
-        def step(*inputs):
-            output, attn = torch.attn(*inputs)
+        def step(function):
+            output, attn = function(*inputs)
             loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
             return output, attn, *torch.autograd.grad(loss, inputs)
 
-        def loss(function):
-            output, attn = function(*inputs)
-            total = (output * output.conj()).real.sum() + (attn * attn).real.sum()
-            return output, attn, *torch.autograd.grad(total, inputs)
-
         compiled = torch.compile(torch.attn, backend=backend, fullgraph=True)
-        self.assertEqual(loss(compiled), loss(torch.attn), rtol=0, atol=0)
+        self.assertEqual(step(compiled), step(torch.attn), rtol=0, atol=0)
         torch._dynamo.reset()
 
     def test_inductor_keeps_it_whole(self):
@@ -452,13 +460,14 @@ class TestTracing(TestCase):
             output, attn = torch.attn(*inputs)
             return (output * 2).sum() + attn.sum()
 
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            compiled = torch.compile(function, fullgraph=True)
-            results = []
-            for f in compiled, function:
-                value = f(*inputs)
-                results.append((value, *torch.autograd.grad(value, inputs)))
-        self.assertEqual(*results)
+        def step(function):
+            value = function(*inputs)
+            return value, *torch.autograd.grad(value, inputs)
+
+        result, code = run_and_get_code(step, torch.compile(function, fullgraph=True))
+        self.assertEqual(result, step(function))
+        for operator in "attn", "_attn_backward":
+            self.assertEqual("".join(code).count(f"torch.ops.aten.{operator}.default("), 1)
         torch._dynamo.reset()
 
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
@@ -497,7 +506,7 @@ class TestTracing(TestCase):
         self.assertIn("aten.attn.default", str(program.graph))
         other = make_inputs(7, requires_grad=False)
         self.assertEqual(tuple(program.module()(*other)), tuple(torch.attn(*other)))
-        decomposed = program.run_decompositions({aten.attn.default: torch._decomp.decomposition_table[aten.attn.default]})
+        decomposed = program.run_decompositions(torch._decomp.get_decompositions([aten.attn]))
         self.assertNotIn("aten.attn.default", str(decomposed.graph))
         self.assertEqual(tuple(decomposed.module()(*other)), tuple(torch.attn(*other)))
 
@@ -585,17 +594,13 @@ class TestTools(TestCase):
 
     @parametrize("use_reentrant", [True, False])
     def test_checkpointing(self, use_reentrant):
-        inputs = make_inputs()
+        values = make_inputs(requires_grad=False)
         found = []
-        for run in (lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant)), torch.attn:
-            found.append(torch.autograd.grad(sum(x.square().sum() for x in run(*inputs)), inputs)
-                         if not use_reentrant else self.backward(run, inputs))
+        for function in torch.attn, lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant):
+            inputs = [x.clone().requires_grad_() for x in values]
+            sum(x.square().sum() for x in function(*inputs)).backward()
+            found.append([x.grad for x in inputs])
         self.assertEqual(*found, rtol=0, atol=0)
-
-    def backward(self, run, inputs):
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        sum(x.square().sum() for x in run(*leaves)).backward()
-        return [x.grad for x in leaves]
 
     def test_saved_tensors_hooks(self):
         inputs = make_inputs()
@@ -676,21 +681,14 @@ class TestTools(TestCase):
 class TestSubclasses(TestCase):
     def test_composite_compliance(self):
         inputs = make_inputs(dtype=torch.float64)
-        args, kwargs = tuple(inputs[1:]), {}
-        wrapper = dict(output_process_fn_grad=None, gradcheck_wrapper=None, assert_equal_fn=self.assertEqual)
 
-        def function(*inputs):
-            return torch.attn(*inputs)
+        def run(op, *args, **kwargs):
+            return op(*args, **kwargs)
 
-        wrapper["gradcheck_wrapper"] = lambda op, *args, **kwargs: op(*args, **kwargs)
-        composite_compliance.check_with_mode(function, (inputs[0], *args), kwargs, self.assertEqual)
-        composite_compliance.check_all_permutations(function, (inputs[0], *args), kwargs, self.assertEqual)
-        composite_compliance.check_backward_formula(
-            function, (inputs[0], *args), kwargs, None, wrapper["gradcheck_wrapper"], self.assertEqual
-        )
-        composite_compliance.check_forward_ad_formula(
-            function, (inputs[0], *args), kwargs, wrapper["gradcheck_wrapper"], self.assertEqual
-        )
+        composite_compliance.check_with_mode(torch.attn, inputs, {}, self.assertEqual)
+        composite_compliance.check_all_permutations(torch.attn, inputs, {}, self.assertEqual)
+        composite_compliance.check_backward_formula(torch.attn, inputs, {}, None, run, self.assertEqual)
+        composite_compliance.check_forward_ad_formula(torch.attn, inputs, {}, run, self.assertEqual)
 
     def test_wrapper_subclass(self):
         """Operators below a subclass are attn and its backward, and gradients are subclasses again."""
@@ -758,13 +756,252 @@ def run_dtensor() -> None:
 class TestDTensor(TestCase):
     @parametrize("count", [2, 4])
     def test_dtensor(self, count):
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        result = subprocess.run(
-            [*command, os.path.abspath(__file__), "--dtensor"], capture_output=True, text=True, env=environment, timeout=300
-        )
-        self.assertEqual(result.returncode, 0, msg=result.stderr[-3000:])
-        self.assertIn(f"{count} processes agree with one", result.stdout)
+        distributes(count)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Parity: what composition can do, the explicit operator can. Runs before and after explicit formulas.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def with_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Outputs and gradients, all detached."""
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    output, attn = function(*inputs)
+    weights = [torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape) for x in (output, attn)]
+    loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
+    grads = torch.autograd.grad(loss.real if loss.is_complex() else loss, inputs)
+    return output.detach(), attn.detach(), *grads
+
+
+def agrees(inputs: Sequence[torch.Tensor], function: Callable | None = None) -> None:
+    """Values and gradients of torch.attn, or of `function` of it, are as good as composition's."""
+    ours, plain = with_gradients(function or torch.attn, inputs), with_gradients(composition, inputs)
+    exact = with_gradients(composition, [x.to(precise(x.dtype)) for x in inputs])
+    for x, theirs, right in zip(ours, plain, exact, strict=True):
+        assert x.dtype == theirs.dtype, (x.dtype, theirs.dtype)
+        assert_as_good(x, theirs, right)
+
+
+def transforms_agree(transform: Callable[[Callable], Callable], *inputs: torch.Tensor) -> None:
+    torch.testing.assert_close(transform(torch.attn)(*inputs), transform(composition)(*inputs))
+
+
+def scalar(function: Callable) -> Callable:
+    def loss(*inputs: torch.Tensor) -> torch.Tensor:
+        output, attn = function(*inputs)
+        return output.square().sum() + attn.square().sum()
+
+    return loss
+
+
+def pair(function: Callable) -> Callable:
+    return lambda *inputs: tuple(function(*inputs))
+
+
+def without_a_loop(function: Callable, in_dims: tuple[int | None, ...]) -> Callable:
+    """vmap of which a loop over the batch is an error."""
+
+    def run(*inputs):
+        before = torch._C._functorch._is_vmap_fallback_enabled()
+        torch._C._functorch._set_vmap_fallback_enabled(False)
+        try:
+            return vmap(function, in_dims)(*inputs)
+        finally:
+            torch._C._functorch._set_vmap_fallback_enabled(before)
+
+    return run
+
+
+def under_dispatch_mode(inputs: Sequence[torch.Tensor]) -> None:
+    def run(op, *args, **kwargs):
+        return op(*args, **kwargs)
+
+    check = torch.testing.assert_close
+    composite_compliance.check_all_permutations(torch.attn, inputs, {}, check)
+    composite_compliance.check_backward_formula(torch.attn, inputs, {}, None, run, check)
+    composite_compliance.check_forward_ad_formula(torch.attn, inputs, {}, run, check)
+
+
+def compiles(**options) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.attn, fullgraph=True, **options)
+    for n in 4, 7, 9:
+        agrees(make_inputs(n), compiled)
+    torch._dynamo.reset()
+
+
+def in_lower_precision() -> None:
+    inputs = make_inputs(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, attn = torch.attn(*inputs)
+    assert output.dtype == attn.dtype == torch.bfloat16
+    assert [x.dtype for x in torch.autograd.grad(output.sum() + attn.sum(), inputs)] == [torch.float32] * 3
+
+
+def counts_flops() -> None:
+    with FlopCounterMode(display=False) as counter:
+        with_gradients(torch.attn, make_inputs(8, 3, 5))
+    assert counter.get_total_flops() == 6 * 8 * 8 * (3 + 5)
+
+
+def keeps_strides(mode: str) -> None:
+    real = make_inputs(requires_grad=False)
+    expected = [(x.shape, x.stride(), x.dtype) for x in torch.attn(*real)]
+    with FakeTensorMode() as fakes:
+        inputs = [x.to("meta") if mode == "meta" else fakes.from_tensor(x) for x in real]
+        assert [(x.shape, x.stride(), x.dtype) for x in torch.attn(*inputs)] == expected
+
+
+def exports() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return torch.attn(q, k, v)
+
+    n = torch.export.Dim("n")
+    program = torch.export.export(Model(), tuple(make_inputs(requires_grad=False)), dynamic_shapes=({0: n},) * 3)
+    other = make_inputs(7, requires_grad=False)
+    torch.testing.assert_close(tuple(program.module()(*other)), tuple(composition(*other)))
+
+
+def scripts(how: Callable) -> None:
+    def function(q, k, v):
+        output, attn = torch.attn(q, k, v)
+        return output, attn
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        agrees(make_inputs(), how(function))
+
+
+def traces_backward() -> None:
+    inputs = make_inputs()
+
+    def function(*inputs):
+        return torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
+
+    torch.testing.assert_close(make_fx(function, tracing_mode="symbolic")(*inputs)(*inputs), function(*inputs))
+
+
+def compiles_backward() -> None:
+    inputs = make_inputs()
+    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        scalar(torch.attn)(*inputs).backward()
+    torch.testing.assert_close(
+        [x.grad for x in inputs], list(torch.autograd.grad(scalar(composition)(*inputs), inputs))
+    )
+    torch._dynamo.reset()
+
+
+def stays_lazy() -> None:
+    inputs = [torch._lazy_clone(x) for x in make_inputs(requires_grad=False)]
+    torch.attn(*inputs)
+    assert all(map(torch._C._is_cow_tensor, inputs))
+
+
+def with_packed_tensors() -> None:
+    def run(*inputs):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().numpy(), torch.from_numpy):
+            return torch.attn(*inputs)
+
+    agrees(make_inputs(), run)
+
+
+def in_a_subclass() -> None:
+    inputs = [TwoTensor(x, x.clone()).requires_grad_() for x in make_inputs(requires_grad=False)]
+    grads = torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
+    assert all(isinstance(x, TwoTensor) for x in grads)
+
+
+def distributes(count: int) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    command = [*torchrun, os.path.abspath(__file__), "--dtensor"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert f"{count} processes agree with one" in result.stdout
+
+
+BATCH = (3, 4, 2), (3, 4, 2), (3, 4, 3)
+EVERY = (0, 1, 2)  # argument numbers
+
+PARITY: dict[str, dict[str, Callable[[], object]]] = {
+    "dtype": {str(d).removeprefix("torch."): lambda d=d: agrees(make_inputs(17, 5, 9, dtype=d)) for d in ALL},
+    "layout": {
+        "contiguous": lambda: agrees(make_inputs()),
+        "transposed": lambda: agrees([x.mT for x in make((2, 4), (2, 4), (3, 4))]),
+        "expanded": lambda: agrees([x.expand(4, -1) for x in make((1, 2), (1, 2), (1, 3))]),
+        "every other column": lambda: agrees([x[:, ::2] for x in make((4, 4), (4, 4), (4, 6))]),
+        "conjugate view": lambda: agrees([x.conj() for x in make_inputs(dtype=torch.complex128)]),
+        "negative view": lambda: agrees([x.conj().imag for x in make_inputs(dtype=torch.complex128)]),
+        "empty": lambda: [agrees(make_inputs(*sizes)) for sizes in SIZES if 0 in sizes],
+        "copy on write": stays_lazy,
+    },
+    "transform": {
+        "backward of either output": lambda: [
+            transforms_agree(lambda f, i=i: grad(lambda *x: f(*x)[i].square().sum(), EVERY), *make_inputs())
+            for i in range(2)
+        ],
+        "double backward": lambda: gradgradcheck(torch.attn, make_inputs(2)),
+        "third derivative": lambda: transforms_agree(
+            lambda f: lambda x: grad(lambda y: hessian(lambda z: scalar(f)(z, z, z))(y).sum())(x), *make((4, 2))
+        ),
+        "forward mode": lambda: gradcheck(torch.attn, make_inputs(2), check_forward_ad=True),
+        "forward over reverse": lambda: gradgradcheck(torch.attn, make_inputs(2), check_fwd_over_rev=True),
+        "batched gradients": lambda: gradcheck(
+            torch.attn, make_inputs(2), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+        ),
+        "vmap": lambda: transforms_agree(lambda f: without_a_loop(pair(f), (0, 0, 0)), *make(*BATCH)),
+        "vmap, one input batched": lambda: transforms_agree(
+            lambda f: without_a_loop(pair(f), (None, 1, None)), *make((4, 2), (4, 3, 2), (4, 3))
+        ),
+        "vmap of grad": lambda: transforms_agree(
+            lambda f: without_a_loop(grad(scalar(f), EVERY), (0, 0, 0)), *make(*BATCH, requires_grad=False)
+        ),
+        "jacrev": lambda: transforms_agree(lambda f: jacrev(pair(f), EVERY), *make_inputs(requires_grad=False)),
+        "jacfwd": lambda: transforms_agree(lambda f: jacfwd(pair(f), EVERY), *make_inputs(requires_grad=False)),
+        "hessian": lambda: transforms_agree(lambda f: hessian(scalar(f), EVERY), *make_inputs(requires_grad=False)),
+    },
+    "subsystem": {
+        "autocast": in_lower_precision,
+        "Meta": lambda: keeps_strides("meta"),
+        "FakeTensor": lambda: keeps_strides("fake"),
+        "make_fx": traces_backward,
+        "torch.compile, aot_eager": lambda: compiles(backend="aot_eager"),
+        "torch.compile, Inductor": lambda: compiles(),
+        "torch.compile, dynamic": lambda: compiles(backend="aot_eager", dynamic=True),
+        "torch.export": exports,
+        "compiled autograd": compiles_backward,
+        "torch.jit.script": lambda: scripts(torch.jit.script),
+        "torch.jit.trace": lambda: scripts(lambda f: torch.jit.trace(f, make_inputs())),
+        "FLOP counter": counts_flops,
+        "checkpointing": lambda: agrees(
+            make_inputs(), lambda *inputs: checkpoint(torch.attn, *inputs, use_reentrant=False)
+        ),
+        "saved-tensor hooks": with_packed_tensors,
+        "wrapper subclasses": in_a_subclass,
+        "composite compliance": lambda: under_dispatch_mode(make_inputs()),
+        "DTensor": lambda: distributes(2),
+    },
+}
+
+
+class TestParity(TestCase):
+    @parametrize("kind,name", [(kind, name) for kind, rows in PARITY.items() for name in rows])
+    def test_parity(self, kind, name):
+        PARITY[kind][name]()
+
+
+def print_parity() -> None:
+    """The rows as a Markdown table, with what this torch makes of each."""
+    print("| | | works |\n| --- | --- | --- |")
+    for kind, rows in PARITY.items():
+        for name, check in rows.items():
+            try:
+                check()
+                print(f"| {kind} | {name} | yes |")
+            except Exception as error:
+                print(f"| {kind} | {name} | {type(error).__name__}: {str(error).partition(chr(10))[0]} |")
 
 
 instantiate_parametrized_tests(TestGradients)
@@ -773,6 +1010,8 @@ instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)
 instantiate_parametrized_tests(TestTools)
 instantiate_parametrized_tests(TestDTensor)
+instantiate_parametrized_tests(TestParity)
 
 if __name__ == "__main__":
-    run_dtensor() if "--dtensor" in sys.argv else run_tests()
+    modes = {"--dtensor": run_dtensor, "--parity": print_parity}
+    modes.get(sys.argv[-1], run_tests)()

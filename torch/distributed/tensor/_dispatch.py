@@ -1,4 +1,4 @@
-"""attn and its backward on distributed tensors run as the products that they are composed of, each sharded by its own rules.
+"""attn and its backward on distributed tensors run as the products they are composed of, each sharded by its own rules.
 
 So rows of q on each process and k and v on all of them give rows of output and attn without any communication, and
 gradients of k and v as partial sums. The operator itself cannot run on the rows of one process: it wants as many of q
