@@ -7,8 +7,63 @@ from torch._decomp import register_decomposition
 aten = torch.ops.aten
 
 
+def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    # A decomposition is also what meta and fake tensors run, so it refuses what the kernels refuse.
+    shapes = [tuple(t.shape) for t in (q, k, v)]
+
+    def given(values: list) -> str:
+        return "got q {}, k {}, v {}".format(*values)
+
+    for name, t in (("q", q), ("k", k), ("v", v)):
+        torch._check(
+            t.dim() == 2,
+            lambda: (
+                f"attn: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {tuple(t.shape)}"
+            ),  # noqa: B023
+        )
+    torch._check(
+        q.device == k.device and q.device == v.device,
+        lambda: (
+            f"attn: expected q, k and v to be on the same device, but {given([t.device for t in (q, k, v)])}"
+        ),
+    )
+    torch._check(
+        q.dtype == k.dtype and q.dtype == v.dtype,
+        lambda: (
+            f"attn: expected q, k and v to have the same dtype, but {given([t.dtype for t in (q, k, v)])}"
+        ),
+    )
+    torch._check(
+        q.dtype
+        in (
+            torch.float16,
+            torch.bfloat16,
+            torch.float32,
+            torch.float64,
+            torch.complex64,
+            torch.complex128,
+        ),
+        lambda: f"attn: expected floating point or complex inputs, but got {q.dtype}",
+    )
+    for t in (k, v):
+        torch._check(
+            q.shape[0] == t.shape[0],
+            lambda: (
+                f"attn: expected q, k and v to have the same number of rows, but {given(shapes)}"
+            ),
+        )
+    torch._check(
+        q.shape[1] == k.shape[1],
+        lambda: (
+            "attn: expected q and k to have the same number of columns, "
+            f"but got q {tuple(q.shape)}, k {tuple(k.shape)}"
+        ),
+    )
+
+
 @register_decomposition(aten.attn)
 def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    _check_attn_inputs(q, k, v)
     attn = torch.tanh(torch.mm(q, k.t()))
     return torch.mm(attn, v), attn
 
@@ -24,7 +79,9 @@ def _attn_backward(
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     grad_q = grad_k = grad_v = None
-    if (output_mask[0] or output_mask[1]) and not (grad_output is None and grad_attn is None):
+    if (output_mask[0] or output_mask[1]) and not (
+        grad_output is None and grad_attn is None
+    ):
         grad = grad_attn
         if grad_output is not None:
             grad = torch.mm(grad_output, v.mH)
