@@ -19,7 +19,7 @@ def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             t.dim() == 2,
             lambda: (
                 f"attn: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {tuple(t.shape)}"
-            ),  # noqa: B023
+            ),
         )
     torch._check(
         q.device == k.device and q.device == v.device,
