@@ -28,8 +28,7 @@ def test_links_lead_where_they_say(text: Path) -> None:
 
 
 def test_the_guide_links_every_row_of_its_map() -> None:
-    rows = [row for row in (ROOT / "guide/adding_an_operator.md").read_text().splitlines() if row.startswith("| ")]
-    unlinked = [
-        row for row in rows if "](" not in row and "---" not in row and not row.startswith(("| route", "| what"))
-    ]
+    text = (ROOT / "guide/adding_an_operator.md").read_text()
+    rows = [row for row in text.splitlines() if re.match(r"\| (?!---|route|what)", row)]
+    unlinked = [row for row in rows if "](" not in row]
     assert not unlinked
