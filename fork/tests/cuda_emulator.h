@@ -110,7 +110,7 @@ class Block {
     kernel_ = &kernel;
     constexpr size_t kStack = 64 << 10;
     static std::vector<std::unique_ptr<char[]>>
-        stacks;  // kept, as making them takes longer than a block
+        stacks; // kept, as making them takes longer than a block
     for (size_t i = 0; i < threads_.size(); ++i) {
       if (stacks.size() == i) {
         stacks.emplace_back(new char[kStack]);
@@ -274,7 +274,7 @@ To bits(From from) {
   return to;
 }
 
-}  // namespace emulator
+} // namespace emulator
 
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())
@@ -423,12 +423,8 @@ void mma(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 }
 
 // mma.m16n8k8 .tf32
-ATTN_DEVICE void mma(
-    float,
-    float (&c)[4],
-    const uint32_t (&a)[4],
-    uint32_t b0,
-    uint32_t b1) {
+ATTN_DEVICE void
+mma(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   WordProduct mine{c, a, {b0, b1}};
   Block::current->together("mma.m16n8k8", mine, [](auto& all) {
     const auto value = [](uint32_t word) {
@@ -498,4 +494,4 @@ void store_streaming(void* to, const T& value) {
   std::memcpy(to, &value, 16);
 }
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile

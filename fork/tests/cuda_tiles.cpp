@@ -14,12 +14,12 @@ namespace {
 // absent.
 struct Problem {
   int64_t n, d, e;
-  int64_t part;  // rows of the walk in one part; a multiple of 64, or 0 for all
+  int64_t part; // rows of the walk in one part; a multiple of 64, or 0 for all
   int64_t grad_attn_row_stride, grad_attn_column_stride;
   const void *q, *k, *v, *grad_output, *grad_attn;
   void *attn, *output, *grad_q, *grad_k, *grad_v;
   unsigned seed;
-  int early;  // whether background copies land at once or when waited for
+  int early; // whether background copies land at once or when waited for
 };
 
 template <typename A>
@@ -50,10 +50,8 @@ class Run {
     return {padded, lines};
   }
 
-  Square<A> square(
-      const void* data,
-      int64_t row_stride,
-      int64_t column_stride) {
+  Square<A>
+  square(const void* data, int64_t row_stride, int64_t column_stride) {
     if (!data) {
       return {};
     }
@@ -191,13 +189,10 @@ void run(const Problem& problem, int kernel, int width) {
   }
 }
 
-}  // namespace
+} // namespace
 
-extern "C" void attn_tiles(
-    const Problem* problem,
-    int arithmetic,
-    int kernel,
-    int width) {
+extern "C" void
+attn_tiles(const Problem* problem, int arithmetic, int kernel, int width) {
   switch (arithmetic) {
     case 0:
       return run<HalfCores<c10::Half>>(*problem, kernel, width);

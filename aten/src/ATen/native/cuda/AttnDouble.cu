@@ -5,4 +5,4 @@
 
 INSTANTIATE_ATTN(DoubleCores)
 
-#endif  // !USE_ROCM
+#endif // !USE_ROCM

@@ -5,4 +5,4 @@
 
 INSTANTIATE_ATTN(FloatLanes)
 
-#endif  // !USE_ROCM
+#endif // !USE_ROCM

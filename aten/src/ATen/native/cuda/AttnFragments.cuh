@@ -52,22 +52,16 @@ struct Matrices {
 // The matrices of 16 rows and 32 bytes: top left, bottom left, top right,
 // bottom right.
 template <typename Arithmetic>
-ATTN_DEVICE const void* by_columns(
-    Tile<Arithmetic> tile,
-    int row,
-    int column,
-    int lane) {
+ATTN_DEVICE const void*
+by_columns(Tile<Arithmetic> tile, int row, int column, int lane) {
   constexpr int chunk = Tile<Arithmetic>::kChunk;
   return tile.chunk(row + lane % 16, column / chunk + lane / 16);
 }
 
 // The same four: top left, top right, bottom left, bottom right.
 template <typename Arithmetic>
-ATTN_DEVICE const void* by_rows(
-    Tile<Arithmetic> tile,
-    int row,
-    int column,
-    int lane) {
+ATTN_DEVICE const void*
+by_rows(Tile<Arithmetic> tile, int row, int column, int lane) {
   constexpr int chunk = Tile<Arithmetic>::kChunk;
   return tile.chunk(
       row + lane / 16 * 8 + lane % 8, column / chunk + lane / 8 % 2);
@@ -82,11 +76,11 @@ struct HalfCores {
   using Left = Matrices;
   using Right = Matrices;
   using Wide = Matrices;
-  static constexpr int kDepth = 16;  // of one step of the first product
-  static constexpr int kWalk =
-      64;  // rows of right that a block takes at a time
-  static constexpr int kStrip = 32;  // of them, scored at once
+  static constexpr int kDepth = 16; // of one step of the first product
+  static constexpr int kWalk = 64; // rows of right that a block takes at a time
+  static constexpr int kStrip = 32; // of them, scored at once
   static constexpr bool kTensorCores = true;
+  static constexpr int kUnroll = 2; // steps of the first product
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -103,30 +97,21 @@ struct HalfCores {
   ATTN_DEVICE static float tanh(float x) {
     return tanh_approximate(x);
   }
-  ATTN_DEVICE static Left load_left(
-      Tile<HalfCores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Left
+  load_left(Tile<HalfCores> tile, int row, int depth, int lane) {
     Left x;
     load_matrices(x.word, by_columns(tile, row, depth, lane));
     return x;
   }
   // Sixteen rows: words 0 and 1 belong to the first eight, 2 and 3 to the rest.
-  ATTN_DEVICE static Right load_right(
-      Tile<HalfCores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Right
+  load_right(Tile<HalfCores> tile, int row, int depth, int lane) {
     Right x;
     load_matrices(x.word, by_rows(tile, row, depth, lane));
     return x;
   }
-  ATTN_DEVICE static Wide load_wide(
-      Tile<HalfCores> tile,
-      int row,
-      int column,
-      int lane) {
+  ATTN_DEVICE static Wide
+  load_wide(Tile<HalfCores> tile, int row, int column, int lane) {
     Wide x;
     load_matrices_transposed(x.word, by_columns(tile, row, column, lane));
     return x;
@@ -213,12 +198,13 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
   using Left = Matrices;
   using Right = Matrices;
   struct Wide {
-    uint32_t word[2][4];  // of each eight rows, as in Right
+    uint32_t word[2][4]; // of each eight rows, as in Right
   };
   static constexpr int kDepth = 8;
   static constexpr int kWalk = 32;
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = true;
+  static constexpr int kUnroll = 2; // steps of the first product
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -229,31 +215,22 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
       word = to_tf32(word);
     }
   }
-  ATTN_DEVICE static Left load_left(
-      Tile<TF32Cores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Left
+  load_left(Tile<TF32Cores> tile, int row, int depth, int lane) {
     Left x;
     load_matrices(x.word, by_columns(tile, row, depth, lane));
     round(x);
     return x;
   }
-  ATTN_DEVICE static Right load_right(
-      Tile<TF32Cores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Right
+  load_right(Tile<TF32Cores> tile, int row, int depth, int lane) {
     Right x;
     load_matrices(x.word, by_rows(tile, row, depth, lane));
     round(x);
     return x;
   }
-  ATTN_DEVICE static Wide load_wide(
-      Tile<TF32Cores> tile,
-      int row,
-      int column,
-      int lane) {
+  ATTN_DEVICE static Wide
+  load_wide(Tile<TF32Cores> tile, int row, int column, int lane) {
     const int group = lane / 4, member = lane % 4;
     Wide x;
 #pragma unroll
@@ -298,29 +275,27 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
 // float64 on tensor cores, in the same order as TF32Cores, four deep at a time.
 struct DoubleCores : FullPrecision<double, DoubleCores> {
   struct Left {
-    double value[2][2];  // [depth / 4][row / 8]
+    double value[2][2]; // [depth / 4][row / 8]
   };
   struct Right {
-    double value[2][2];  // [depth / 4][row / 8]
+    double value[2][2]; // [depth / 4][row / 8]
   };
   struct Wide {
-    double value[2][2][2];  // [row / 8][even or odd row][column / 8]
+    double value[2][2][2]; // [row / 8][even or odd row][column / 8]
   };
   static constexpr int kDepth = 8;
   static constexpr int kWalk = 16;
   static constexpr int kStrip = 16;
   static constexpr bool kTensorCores = true;
+  static constexpr int kUnroll = 2; // steps of the first product
 
   // Half a warp reads four rows of two chunks at a time, either neighbours or
   // every second row: the four get different pairs of chunks.
   ATTN_DEVICE static int swizzle(int row) {
     return ((row ^ (row >> 2 & 1)) & 3) << 1;
   }
-  ATTN_DEVICE static Left load_left(
-      Tile<DoubleCores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Left
+  load_left(Tile<DoubleCores> tile, int row, int depth, int lane) {
     const int group = lane / 4, member = lane % 4;
     Left x;
 #pragma unroll
@@ -330,19 +305,13 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
     }
     return x;
   }
-  ATTN_DEVICE static Right load_right(
-      Tile<DoubleCores> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Right
+  load_right(Tile<DoubleCores> tile, int row, int depth, int lane) {
     const Left x = load_left(tile, row, depth, lane);
     return {{{x.value[0][0], x.value[0][1]}, {x.value[1][0], x.value[1][1]}}};
   }
-  ATTN_DEVICE static Wide load_wide(
-      Tile<DoubleCores> tile,
-      int row,
-      int column,
-      int lane) {
+  ATTN_DEVICE static Wide
+  load_wide(Tile<DoubleCores> tile, int row, int column, int lane) {
     const int group = lane / 4, member = lane % 4;
     Wide x;
 #pragma unroll
@@ -388,15 +357,16 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
     float value[4];
   };
   struct Left {
-    Four row[2];  // group, group + 8
+    Four row[2]; // group, group + 8
   };
   struct Right {
-    Four row[2][2];  // [row / 8][2 * member, 2 * member + 1]
+    Four row[2][2]; // [row / 8][2 * member, 2 * member + 1]
   };
   static constexpr int kDepth = 4;
   static constexpr int kWalk = 32;
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = false;
+  static constexpr int kUnroll = 1;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -404,20 +374,14 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   ATTN_DEVICE static Four load(Tile<FloatLanes> tile, int row, int column) {
     return *reinterpret_cast<const Four*>(tile.chunk(row, column / 4));
   }
-  ATTN_DEVICE static Left load_left(
-      Tile<FloatLanes> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Left
+  load_left(Tile<FloatLanes> tile, int row, int depth, int lane) {
     const int group = lane / 4;
     return {
         {load(tile, row + group, depth), load(tile, row + group + 8, depth)}};
   }
-  ATTN_DEVICE static Right load_right(
-      Tile<FloatLanes> tile,
-      int row,
-      int depth,
-      int lane) {
+  ATTN_DEVICE static Right
+  load_right(Tile<FloatLanes> tile, int row, int depth, int lane) {
     const int first = row + 2 * (lane % 4);
     return {
         {{load(tile, first, depth), load(tile, first + 1, depth)},
@@ -459,7 +423,7 @@ ATTN_DEVICE void first_product(
     int right_row,
     int depth,
     int lane) {
-#pragma unroll 2
+#pragma unroll(Arithmetic::kUnroll)
   for (int d = 0; d < depth; d += Arithmetic::kDepth) {
     typename Arithmetic::Left a[kRows];
 #pragma unroll
@@ -478,7 +442,8 @@ ATTN_DEVICE void first_product(
 }
 
 // result (16 * kRows x 8 * kTiles) += pairs of tiles t and t + 1 @ 16 rows of
-// wide, of which this many columns are there
+// wide. Where wide has fewer columns, what lies there makes columns of the
+// result that nobody stores.
 template <typename Arithmetic, int kRows, int kTiles, int kPairs>
 ATTN_DEVICE void second_product(
     typename Arithmetic::acc_t (&result)[kRows][kTiles][4],
@@ -487,18 +452,15 @@ ATTN_DEVICE void second_product(
     Tile<Arithmetic> wide,
     int row,
     int column,
-    int columns,
     int lane) {
   if constexpr (Arithmetic::kTensorCores) {
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
-      if (8 * n < columns) {
-        const auto b = Arithmetic::load_wide(wide, row, column + 8 * n, lane);
+      const auto b = Arithmetic::load_wide(wide, row, column + 8 * n, lane);
 #pragma unroll
-        for (int m = 0; m < kRows; ++m) {
-          Arithmetic::multiply_pairs(
-              result[m][n], result[m][n + 1], pairs[m][t], pairs[m][t + 1], b);
-        }
+      for (int m = 0; m < kRows; ++m) {
+        Arithmetic::multiply_pairs(
+            result[m][n], result[m][n + 1], pairs[m][t], pairs[m][t + 1], b);
       }
     }
   } else {
@@ -512,18 +474,16 @@ ATTN_DEVICE void second_product(
       }
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
-        if (8 * n < columns) {
-          const auto b =
-              Arithmetic::load(wide, row + r, column + 8 * n + 4 * (lane % 4));
+        const auto b =
+            Arithmetic::load(wide, row + r, column + 8 * n + 4 * (lane % 4));
 #pragma unroll
-          for (int i = 0; i < 8 * kRows; ++i) {
-            result[i / 8][n + i / 4 % 2][i % 4] +=
-                a[i / 8][i / 2 % 2] * b.value[i / 4 % 2 * 2 + i % 2];
-          }
+        for (int i = 0; i < 8 * kRows; ++i) {
+          result[i / 8][n + i / 4 % 2][i % 4] +=
+              a[i / 8][i / 2 % 2] * b.value[i / 4 % 2 * 2 + i % 2];
         }
       }
     }
   }
 }
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile

@@ -49,4 +49,4 @@ void fused_backward_kv(
     const Tensor& v,
     const Tensor& attn);
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile

@@ -5,4 +5,4 @@
 
 INSTANTIATE_ATTN(HalfCores<c10::Half>)
 
-#endif  // !USE_ROCM
+#endif // !USE_ROCM

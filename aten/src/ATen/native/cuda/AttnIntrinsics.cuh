@@ -93,12 +93,8 @@ ATTN_MMA_16(c10::BFloat16, "bf16")
 #undef ATTN_MMA_16
 
 // c (16 x 8) += a (16 x 8) @ b (8 x 8), a and b rounded by to_tf32
-ATTN_DEVICE void mma(
-    float,
-    float (&c)[4],
-    const uint32_t (&a)[4],
-    uint32_t b0,
-    uint32_t b1) {
+ATTN_DEVICE void
+mma(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
@@ -167,6 +163,6 @@ ATTN_DEVICE void store_streaming(void* to, const T& value) {
   __stcs(static_cast<uint4*>(to), words);
 }
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile
 
-#endif  // ATTN_EMULATED
+#endif // ATTN_EMULATED

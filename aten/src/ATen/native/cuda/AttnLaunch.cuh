@@ -2,10 +2,11 @@
 #pragma once
 
 #include <ATen/ceil_div.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <ATen/native/cuda/AttnFused.h>
 #include <ATen/native/cuda/AttnTiles.cuh>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -15,6 +16,13 @@
 #endif
 
 namespace at::native::attn_tile {
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int value = 0;
+  C10_CUDA_CHECK(
+      cudaDeviceGetAttribute(&value, attribute, c10::cuda::current_device()));
+  return value;
+}
 
 inline bool is_aligned(const void* data) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0;
@@ -61,7 +69,7 @@ Square<A> square(const Tensor& matrix) {
 // walk, slices of columns.
 struct Grid {
   int64_t blocks, parts, slices;
-  int64_t part;  // rows of the walk in one part
+  int64_t part; // rows of the walk in one part
 };
 
 // As many parts as fill the device evenly, while the memory for them stays
@@ -82,7 +90,7 @@ Grid make_grid(
   C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &resident, kernel, kThreads, shared_bytes));
   const double slots = static_cast<double>(std::max(resident, 1)) *
-      at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+      device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t blocks = at::ceil_div(n, block);
   const int64_t most = std::min(
       {n / (2 * walk),
@@ -133,7 +141,7 @@ void launch(
       static_cast<unsigned>(grid.blocks),
       static_cast<unsigned>(grid.parts),
       static_cast<unsigned>(grid.slices));
-  kernel<<<blocks, kThreads, shared, at::cuda::getCurrentCUDAStream()>>>(args);
+  kernel<<<blocks, kThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(args);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
@@ -147,22 +155,22 @@ void finish(const Result<A>& result, const Grid& grid, int64_t n) {
       <<<static_cast<unsigned>(at::ceil_div<int64_t>(count, kThreads)),
          kThreads,
          0,
-         at::cuda::getCurrentCUDAStream()>>>(
+         c10::cuda::getCurrentCUDAStream()>>>(
           result, static_cast<int>(grid.parts), count);
   C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 template <typename A>
 bool fits(int64_t columns, bool grad_attn) {
-  const auto* device = at::cuda::getCurrentDeviceProperties();
   const int lines = lines_of<A>(columns);
   const bool narrow = columns <= 64;
   const int64_t bytes = std::max(
       Shape<A>::rows_bytes(lines, narrow ? 64 : 128),
       Shape<A>::cols_bytes(
           lines, narrow ? 64 : Shape<A>::kMaxColsWidth, grad_attn));
-  return device->major >= 8 && columns <= 256 &&
-      bytes <= static_cast<int64_t>(device->sharedMemPerBlockOptin);
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
+      columns <= 256 &&
+      bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 template <typename A, int kWidth>
@@ -316,7 +324,7 @@ void fused_backward_kv(
   run(grad_k, grad_v, grad_output, grad_attn, q, v, attn);
 }
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile
 
 // The functions of AttnFused.h for one arithmetic.
 #define INSTANTIATE_ATTN(...)                     \

@@ -5,4 +5,4 @@
 
 INSTANTIATE_ATTN(TF32Cores)
 
-#endif  // !USE_ROCM
+#endif // !USE_ROCM

@@ -35,7 +35,7 @@ constexpr int kLine = 128 / sizeof(typename A::scalar_t);
 template <typename A>
 struct Operand {
   const typename A::scalar_t* data = nullptr;
-  int lines = 0;  // of 128 bytes, in a row and from one row to the next
+  int lines = 0; // of 128 bytes, in a row and from one row to the next
 };
 
 // An N x N matrix; chunked says that every 16 bytes of a row can be read at
@@ -63,7 +63,7 @@ struct ForwardArgs {
   bool chunked;
   Result<A> output;
   int64_t n;
-  int64_t part;  // rows of the walk that one part takes, a multiple of kWalk
+  int64_t part; // rows of the walk that one part takes, a multiple of kWalk
 };
 
 template <typename A>
@@ -143,41 +143,45 @@ struct alignas(16) Chunk {
   typename A::Pair pair[kPairs];
 };
 
-// The pairs of this lane in rows from row on and kTiles tiles from column on;
-// zeros outside the matrix.
+// How many rows or columns there are from one on, as far as a block can see.
+ATTN_DEVICE int left_of(int64_t end, int64_t begin) {
+  return static_cast<int>(std::min<int64_t>(end - begin, 1 << 16));
+}
+
+// The pairs of this lane in a matrix of which this many rows and columns are
+// there; zeros beyond them.
 template <typename A, int kRows, int kTiles>
 ATTN_DEVICE void load_pairs(
     typename A::Pair (&pairs)[kRows][kTiles][2],
     Square<A> from,
     int64_t row,
     int64_t column,
-    int64_t row_end,
-    int64_t column_end,
+    int rows,
+    int columns,
     int lane) {
-  using scalar_t = typename A::scalar_t;
   constexpr int tiles = Chunk<A>::kPairs;
+  const int r = lane / 4, c = lane % 4 * Tile<A>::kChunk;
+  const auto* data = from.data + (row + r) * from.row_stride +
+      (column + c) * from.column_stride;
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
-    const int64_t r = row + 8 * i + lane / 4;
 #pragma unroll
     for (int t = 0; t < kTiles; t += tiles) {
-      const int64_t c = column + 8 * t + lane % 4 * Tile<A>::kChunk;
-      const scalar_t* data =
-          from.data + r * from.row_stride + c * from.column_stride;
-      const bool valid = r < row_end && c < column_end;
+      const auto* x =
+          data + 8 * i * from.row_stride + 8 * t * from.column_stride;
+      const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
       Chunk<A> chunk{};
       if (from.chunked) {
-        if (valid) {
-          chunk = *reinterpret_cast<const Chunk<A>*>(data);
+        if (n > 0) {
+          chunk = *reinterpret_cast<const Chunk<A>*>(x);
         }
-      } else if (valid) {
+      } else {
 #pragma unroll
-        for (int j = 0; j < tiles; ++j) {
-          const bool next = c + 2 * j + 1 < column_end;
-          const auto* x = data + 2 * j * from.column_stride;
-          chunk.pair[j] = A::pair(
-              c + 2 * j < column_end ? typename A::acc_t(*x) : 0,
-              next ? typename A::acc_t(x[from.column_stride]) : 0);
+        for (int j = 0; j < 2 * tiles; j += 2) {
+          using acc_t = typename A::acc_t;
+          chunk.pair[j / 2] = A::pair(
+              j < n ? acc_t(x[j * from.column_stride]) : acc_t(0),
+              j + 1 < n ? acc_t(x[(j + 1) * from.column_stride]) : acc_t(0));
         }
       }
 #pragma unroll
@@ -188,46 +192,41 @@ ATTN_DEVICE void load_pairs(
   }
 }
 
-// Writes what load_pairs reads.
+// Writes what load_pairs reads, to rows of this stride from data on.
 template <typename A, int kRows, int kTiles>
 ATTN_DEVICE void store_pairs(
     typename A::scalar_t* data,
+    int64_t stride,
     bool chunked,
     const typename A::Pair (&pairs)[kRows][kTiles][2],
-    int64_t row,
-    int64_t column,
-    int64_t n,
-    int64_t column_end,
+    int rows,
+    int columns,
     int lane) {
   constexpr int tiles = Chunk<A>::kPairs;
+  const int r = lane / 4, c = lane % 4 * Tile<A>::kChunk;
+  data += r * stride + c;
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
-    const int64_t r = row + 8 * i + lane / 4;
 #pragma unroll
     for (int t = 0; t < kTiles; t += tiles) {
-      const int64_t c = column + 8 * t + lane % 4 * Tile<A>::kChunk;
-      if (r >= n || c >= column_end) {
-        continue;
-      }
-      auto* to = data + r * n + c;
-      if (chunked) {
-        Chunk<A> chunk;
-#pragma unroll
-        for (int j = 0; j < tiles; ++j) {
-          chunk.pair[j] = pairs[i / 2][t + j][i % 2];
-        }
-        store_streaming(to, chunk);
-        continue;
-      }
+      auto* to = data + 8 * i * stride + 8 * t;
+      const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
+      Chunk<A> chunk;
 #pragma unroll
       for (int j = 0; j < tiles; ++j) {
-        const auto p = pairs[i / 2][t + j][i % 2];
-        to[2 * j] = A::low(p);
-        if (c + 2 * j + 1 < column_end) {
-          to[2 * j + 1] = A::high(p);
+        chunk.pair[j] = pairs[i / 2][t + j][i % 2];
+      }
+      if (chunked) {
+        if (n > 0) {
+          store_streaming(to, chunk);
         }
-        if (c + 2 * j + 2 >= column_end) {
-          break;
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < 2 * tiles; ++j) {
+        if (j < n) {
+          const auto p = chunk.pair[j / 2];
+          to[j] = j % 2 ? A::high(p) : A::low(p);
         }
       }
     }
@@ -298,7 +297,7 @@ template <typename A, bool kInColumnOrder, int kRows, int kTiles>
 ATTN_DEVICE void mask_scores(
     typename A::acc_t (&scores)[kRows][kTiles][4],
     int position,
-    int64_t columns,
+    int columns,
     int lane) {
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -342,11 +341,8 @@ struct Storage {
 // brings in those after them; stage is where in a tile of 2 * kWalk rows they
 // are.
 template <int kWalk, typename Load, typename Compute>
-ATTN_DEVICE void walk(
-    int64_t begin,
-    int64_t end,
-    const Load& load,
-    const Compute& compute) {
+ATTN_DEVICE void
+walk(int64_t begin, int64_t end, const Load& load, const Compute& compute) {
   int stage = 0;
   load(stage, begin);
   copy_commit();
@@ -401,25 +397,23 @@ __global__ void __launch_bounds__(kThreads) forward(ForwardArgs<A> args) {
         s = A::tanh(s);
       }
       if (key + kWalk > end) {
-        mask_scores<A, true>(scores, strip, end - key, lane);
+        mask_scores<A, true>(scores, strip, left_of(end, key), lane);
       }
       typename A::Pair attn[kRows][kTiles][2];
       to_pairs<A>(attn, scores);
       if (slice == 0) {
         store_pairs<A>(
-            args.attn,
+            args.attn + (row + warp_row) * args.n + key + strip,
+            args.n,
             args.chunked,
             attn,
-            row + warp_row,
-            key + strip,
-            args.n,
-            end,
+            left_of(args.n, row + warp_row),
+            left_of(end, key + strip),
             lane);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(
-            output, attn, t, v, stage + strip + 8 * t, 0, columns, lane);
+        second_product<A>(output, attn, t, v, stage + strip + 8 * t, 0, lane);
       }
     }
   });
@@ -458,32 +452,37 @@ __global__ void __launch_bounds__(kThreads)
   walk<kWalk>(begin, end, load, [&](int stage, int64_t key) {
     for (int strip = 0; strip < kWalk; strip += A::kStrip) {
       typename A::Pair pairs[kRows][kTiles][2];
-      load_pairs<A>(
-          pairs, args.attn, row + warp_row, key + strip, args.n, end, lane);
       acc_t scores[kRows][kTiles][4] = {};
-      first_product(
-          scores, grad_output, warp_row, v, stage + strip, depth, lane);
       if (args.grad_attn.data) {
-        typename A::Pair grad_attn[kRows][kTiles][2];
         load_pairs<A>(
-            grad_attn,
+            pairs,
             args.grad_attn,
             row + warp_row,
             key + strip,
-            args.n,
-            end,
+            left_of(args.n, row + warp_row),
+            left_of(end, key + strip),
             lane);
-        add_pairs<A>(scores, grad_attn);
+        add_pairs<A>(scores, pairs);
       }
+      // On their way while the product is made.
+      load_pairs<A>(
+          pairs,
+          args.attn,
+          row + warp_row,
+          key + strip,
+          left_of(args.n, row + warp_row),
+          left_of(end, key + strip),
+          lane);
+      first_product(
+          scores, grad_output, warp_row, v, stage + strip, depth, lane);
       times_tanh_derivative<A>(scores, pairs);
       if (key + kWalk > end) {
-        mask_scores<A, true>(scores, strip, end - key, lane);
+        mask_scores<A, true>(scores, strip, left_of(end, key), lane);
       }
       to_pairs<A>(pairs, scores);
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(
-            grad_q, pairs, t, k, stage + strip + 8 * t, 0, columns, lane);
+        second_product<A>(grad_q, pairs, t, k, stage + strip + 8 * t, 0, lane);
       }
     }
   });
@@ -493,7 +492,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // grad_k = X^T @ q and grad_v = attn^T @ grad_output
 template <typename A, int kWidth, int kRows>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     backward_cols(BackwardArgs<A> args) {
 #ifdef ATTN_TILES
   constexpr int kBlock = 64 * kRows, kWalk = A::kWalk, kTiles = A::kStrip / 8;
@@ -505,8 +504,7 @@ __global__ void __launch_bounds__(kThreads)
   const int slice = blockIdx.z * kWidth;
   const int columns = std::min(kWidth, args.q.lines * kLine<A> - slice);
   const int depth = args.grad_output.lines * kLine<A>;
-  const int grad_v_columns =
-      std::min(kWidth, args.grad_v.columns ? depth - slice : 0);
+  const bool has_grad_v = args.grad_v.columns > slice;
 
   Storage<A> storage;
   const Tile<A> v = storage.tile(kBlock, depth);
@@ -538,8 +536,6 @@ __global__ void __launch_bounds__(kThreads)
   walk<kWalk>(begin, end, load, [&](int stage, int64_t row) {
     for (int strip = 0; strip < kWalk; strip += A::kStrip) {
       acc_t scores[kRows][kTiles][4] = {};
-      first_product(
-          scores, v, warp_row, grad_output, stage + strip, depth, lane);
       typename A::Pair pairs[kRows][kTiles][2];
       const auto load_pairs_of = [&](const Tile<A>& tile) {
 #pragma unroll
@@ -558,33 +554,35 @@ __global__ void __launch_bounds__(kThreads)
         load_pairs_of(grad_attn.from(stage));
         add_pairs<A>(scores, pairs);
       }
+      first_product(
+          scores, v, warp_row, grad_output, stage + strip, depth, lane);
       load_pairs_of(attn.from(stage));
       times_tanh_derivative<A>(scores, pairs);
       if (row + kWalk > end) {
-        mask_scores<A, false>(scores, strip, end - row, lane);
+        mask_scores<A, false>(scores, strip, left_of(end, row), lane);
       }
+      if (has_grad_v) {
 #pragma unroll
-      for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(
-            grad_v,
-            pairs,
-            t,
-            grad_output,
-            stage + strip + 8 * t,
-            slice,
-            grad_v_columns,
-            lane);
+        for (int t = 0; t < kTiles; t += 2) {
+          second_product<A>(
+              grad_v,
+              pairs,
+              t,
+              grad_output,
+              stage + strip + 8 * t,
+              slice,
+              lane);
+        }
       }
       to_pairs<A>(pairs, scores);
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(
-            grad_k, pairs, t, q, stage + strip + 8 * t, 0, columns, lane);
+        second_product<A>(grad_k, pairs, t, q, stage + strip + 8 * t, 0, lane);
       }
     }
   });
   store_result(args.grad_k, grad_k, key + warp_row, slice, args.n, lane);
-  if (args.grad_v.columns) {
+  if (has_grad_v) {
     store_result(args.grad_v, grad_v, key + warp_row, slice, args.n, lane);
   }
 #endif
@@ -628,4 +626,4 @@ struct Shape {
   }
 };
 
-}  // namespace at::native::attn_tile
+} // namespace at::native::attn_tile

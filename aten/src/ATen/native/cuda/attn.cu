@@ -7,10 +7,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ceil_div.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <ATen/native/attn.h>
 #include <ATen/native/cuda/AttnFused.h>
 #include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -124,7 +124,7 @@ Tensor scores_gradient(
             <<<static_cast<unsigned>(blocks),
                kThreads,
                0,
-               at::cuda::getCurrentCUDAStream()>>>(
+               c10::cuda::getCurrentCUDAStream()>>>(
                 x.mutable_data_ptr<scalar_t>(),
                 attn.const_data_ptr<scalar_t>(),
                 grad_attn.defined() ? grad_attn.const_data_ptr<scalar_t>()
@@ -180,12 +180,10 @@ Tensor value(const std::optional<Tensor>& t) {
   return t.value_or(Tensor());
 }
 
-}  // namespace
+} // namespace
 
-std::tuple<Tensor, Tensor> attn_cuda(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v) {
+std::tuple<Tensor, Tensor>
+attn_cuda(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
   const int64_t n = q.size(0), d = q.size(1), e = v.size(1);
   if (n > 0 && d > 0 && e > 0) {
@@ -270,4 +268,4 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));
 }
 
-}  // namespace at::native
+} // namespace at::native

@@ -1,0 +1,159 @@
+"""Times attn on a GPU against composition and torch.compile of it, with memory and the share of the roofline.
+
+FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). Each time is the median of events around single calls, after
+warm-up. The roofline is the larger of FLOP over the dtype's rate and one pass over attn over the memory's rate, both
+from the data sheet of the device; a device that is not in the table gets times only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Dense TFLOP/s and TB/s of NVIDIA's data sheets; float64 on tensor cores, float32 without TF32.
+RATES = {
+    "H200": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 4.8),
+    "H100": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 3.35),
+    "A100": ({"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5, "float64": 19.5}, 2.0),
+}
+# Least speed-ups over composition (forward, backward) and shares of the roofline, and from which N they hold.
+MARKS = {
+    "bfloat16": (2.5, 2.5, 0.55, 0.45, 4096),
+    "float16": (2.5, 2.5, 0.55, 0.45, 4096),
+    "float32": (1.3, 1.3, 0.0, 0.0, 4096),
+    "float64": (1.1, 1.1, 0.0, 0.0, 4096),
+}
+
+
+def compose(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    attn = torch.tanh(q @ k.t())
+    return attn @ v, attn
+
+
+@dataclass(frozen=True)
+class Size:
+    name: str  # of the arithmetic
+    n: int
+    d: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.name == "tf32" else getattr(torch, self.name)
+
+    def floor(self, backward: bool) -> float | None:
+        """Seconds below which no kernel gets on this device."""
+        for device, (rates, memory) in RATES.items():
+            if device in torch.cuda.get_device_name():
+                flop = (4 if backward else 2) * self.n**2 * 2 * self.d
+                return max(flop / rates[self.name] / 1e12, self.n**2 * self.dtype.itemsize / memory / 1e12)
+        return None
+
+
+def seconds(function: Callable[[], object], budget: float) -> float:
+    """Median time of one call on the device, in about this many seconds."""
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    function()
+    torch.cuda.synchronize()
+    repeats = max(7, min(200, int(budget / max(time.perf_counter() - begin, 1e-6))))
+    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(repeats)]
+    for start, stop in events:
+        start.record()
+        function()
+        stop.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(stop) for start, stop in events) / 1e3
+
+
+def peak(function: Callable[[], object], size: Size) -> float:
+    """Most memory that a call takes, its results included, in N^2 elements."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    function()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / (size.n**2 * size.dtype.itemsize)
+
+
+def measure(size: Size, function: Callable[..., tuple[Tensor, Tensor]], budget: float) -> list[float]:
+    """Seconds of forward and backward (output's gradient), and their peak memory."""
+    torch.manual_seed(0)
+    shape = (size.n, size.d)
+    scale = size.d**-0.25
+    q, k, v = ((torch.randn(shape, device="cuda") * s).to(size.dtype) for s in (scale, scale, 1.0))
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    grad = torch.randn(shape, device="cuda").to(size.dtype)
+
+    def forward() -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            return function(*leaves)
+
+    output = function(*leaves)[0]
+
+    def backward() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(output, leaves, grad, retain_graph=True)
+
+    times = [seconds(forward, budget), seconds(backward, budget)]
+    return times + [peak(forward, size), peak(backward, size)]
+
+
+def report(size: Size, budget: float, with_compile: bool) -> list[str]:
+    """Prints the lines of one size; returns the marks that it misses."""
+    contenders: dict[str, Callable[..., tuple[Tensor, Tensor]]] = {"attn": torch.attn, "composition": compose}
+    if with_compile:
+        contenders["compiled"] = torch.compile(compose, dynamic=False)
+    torch.backends.cuda.matmul.allow_tf32 = size.name == "tf32"
+    results = {}
+    for name, function in contenders.items():
+        results[name] = measure(size, function, budget)
+        gc.collect()
+        torch.cuda.empty_cache()
+    missed = []
+    for phase, direction in enumerate(("forward", "backward")):
+        mine = results["attn"][phase]
+        flop = (4 if phase else 2) * size.n**2 * 2 * size.d
+        floor = size.floor(bool(phase))
+        line = f"{size.name:8} {size.n:6} {size.d:4} {direction:8}"
+        line += f" {mine * 1e3:9.3f} ms {flop / mine / 1e12:7.1f} TFLOP/s"
+        line += f" {floor / mine:5.0%} of roofline" if floor else ""
+        for name in list(contenders)[1:]:
+            line += f"  {results[name][phase] / mine:5.2f}x {name}"
+        line += f"  memory {results['attn'][2 + phase]:.2f} (composition {results['composition'][2 + phase]:.2f}) N^2"
+        print(line, flush=True)
+        speedup = results["composition"][phase] / mine
+        if size.name in MARKS:
+            mark = MARKS[size.name]
+            wanted = mark[phase] if size.n >= mark[4] else 1.0
+            if speedup < wanted:
+                missed.append(f"{size} {direction}: {speedup:.2f}x composition, wanted {wanted}x")
+            if floor and size.n >= mark[4] and floor / mine < mark[2 + phase]:
+                missed.append(f"{size} {direction}: {floor / mine:.0%} of the roofline, wanted {mark[2 + phase]:.0%}")
+    return missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=float, default=0.15, help="seconds per measurement")
+    parser.add_argument("--names", nargs="+", default=["bfloat16", "float16", "float32", "tf32", "float64"])
+    options = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+    large = {"bfloat16": (4096, 8192, 16384, 32768), "float16": (4096, 16384), "tf32": (4096, 16384)}
+    missed = []
+    for name in options.names:
+        for n in (2, 256, 1024, *large.get(name, (4096, 8192))):
+            for d in (64, 128) if n >= 4096 else (64,):
+                missed += report(Size(name, n, d), options.budget, with_compile=n in (256, 4096, 16384))
+    print("every mark is met" if not missed else "marks that are missed:\n  " + "\n  ".join(missed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Every fused kernel on small inputs, for compute-sanitizer to watch: all widths, odd sizes, parts, both gradients."""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+
+
+def run(dtype: torch.dtype, n: int, d: int, e: int) -> None:
+    def random(columns: int) -> torch.Tensor:
+        return torch.randn(n, columns, device="cuda").to(dtype).requires_grad_()
+
+    q, k, v = random(d), random(d), random(e)
+    output, attn = torch.attn(q, k, v)
+    grad_output, grad_attn = torch.randn_like(output), torch.randn_like(attn)
+    torch.autograd.grad([output, attn], [q, k, v], [grad_output, grad_attn], retain_graph=True)
+    torch.autograd.grad(output, [q, k, v], grad_output, retain_graph=True)
+    torch.autograd.grad(attn, [q, k], grad_attn.t())
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    for tf32, dtype in itertools.product((False, True), (torch.float16, torch.bfloat16, torch.float32, torch.float64)):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        if tf32 and dtype != torch.float32:
+            continue
+        for n, (d, e) in itertools.product((1, 65, 520), ((64, 64), (128, 40))):
+            run(dtype, n, d, e)
+    torch.cuda.synchronize()
+    print("every kernel ran")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The CUDA half of the fork, built and linked without a GPU: every kernel is there for every architecture and spills no
+register, uses the instructions that it was written for, and the operator is registered."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fork import base as bases
+from fork import cuda
+from fork.build import Fork, build
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ARITHMETICS = ["HalfCores<c10::Half>", "HalfCores<c10::BFloat16>", "TF32Cores", "FloatLanes", "DoubleCores"]
+
+
+def kernels() -> set[str]:
+    """The fused kernels by name, as cuobjdump and c++filt spell them without their namespaces and arguments."""
+    names = set()
+    for a in ARITHMETICS:
+        rows = 1 if a == "DoubleCores" else 2
+        names |= {f"{kernel}<{a}, {width}, {rows}>" for kernel in ("forward", "backward_rows") for width in (64, 128)}
+        names |= {f"backward_cols<{a}, 64, {rows}>", f"sum_parts<{a}>"}
+        if a != "DoubleCores":
+            names.add(f"backward_cols<{a}, 128, 1>")
+    return names
+
+
+# The instruction that multiplies, in the machine code of each arithmetic.
+PRODUCT = {
+    "HalfCores<c10::Half>": r"HMMA\.16816\.F32",
+    "HalfCores<c10::BFloat16>": r"HMMA\.16816\.F32\.BF16",
+    "TF32Cores": r"HMMA\.1688\.F32\.TF32",
+    "FloatLanes": r"FFMA",
+    "DoubleCores": r"DMMA",
+}
+
+
+@dataclass(frozen=True)
+class Binary:
+    site: Path
+    library: Path
+    architectures: tuple[int, ...]
+
+    def inspect(self, *options: str) -> str:
+        """cuobjdump's output with readable names."""
+        tool = cuobjdump()
+        assert tool is not None
+        said = subprocess.run([tool, *options, self.library], capture_output=True, text=True, check=True).stdout
+        names = subprocess.run(["c++filt"], input=said, capture_output=True, text=True, check=True).stdout
+        return names.replace("at::native::attn_tile::", "")
+
+    def run(self, code: str) -> str:
+        """What Python prints with this fork as its torch."""
+        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(self.site), "TORCH_FORK": str(self.site)}
+        command = [sys.executable, "-c", textwrap.dedent(code)]
+        result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+
+def cuobjdump() -> str | None:
+    """The toolkit's, or the one that Triton brings with a CUDA build of torch."""
+    beside = bases.installed().site / "triton/backends/nvidia/bin/cuobjdump"
+    return shutil.which("cuobjdump") or (str(beside) if beside.is_file() else None)
+
+
+@pytest.fixture(scope="module")
+def binary() -> Binary:
+    base = bases.installed()
+    toolkit, why = cuda.choose(base, "auto")
+    if toolkit is None:
+        pytest.skip(f"nothing to inspect, as `fork build` says: {why}")
+    series = Series.load(ROOT)
+    site = build(Fork(series, series.prs[-1], base, "on", ROOT / "build"))
+    architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
+    return Binary(site, site / "torch/lib/libtorch_fork_cuda.so", architectures)
+
+
+def resources(binary: Binary) -> dict[int, dict[str, dict[str, int]]]:
+    """Registers, stack and local memory by architecture and kernel."""
+    found: dict[int, dict[str, dict[str, int]]] = {}
+    name, architecture = "", 0
+    for line in binary.inspect("-res-usage").splitlines():
+        if match := re.match(r"arch = sm_(\d+)", line):
+            architecture = int(match[1])
+        elif match := re.match(r"\s*Function (?:void )?(.*):$", line):
+            name = match[1].split("(")[0]
+        elif "REG:" in line and name:
+            usage = {key: int(value) for key, value in re.findall(r"(REG|STACK|LOCAL):(\d+)", line)}
+            found.setdefault(architecture, {})[name] = usage
+    return found
+
+
+def test_every_kernel_is_there_for_every_architecture_and_spills_nothing(binary: Binary) -> None:
+    assert {80, 90} <= set(binary.architectures)
+    found = resources(binary)
+    for architecture in binary.architectures:
+        assert kernels() <= set(found[architecture]), f"sm_{architecture}"
+        for name, usage in found[architecture].items():
+            assert usage["STACK"] == usage["LOCAL"] == 0, f"sm_{architecture} {name} {usage}"
+            assert usage["REG"] <= 255
+
+
+def test_newer_devices_find_ptx(binary: Binary) -> None:
+    assert f"sm_{max(binary.architectures)}.ptx" in binary.inspect("--list-ptx")
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_kernels_use_their_instructions(binary: Binary, arithmetic: str) -> None:
+    """Products on the units they were written for, copies in the background, whole chunks, no local memory."""
+    said = binary.inspect("-sass", "-arch", "sm_90")
+    functions = dict(re.findall(r"Function : (?:void )?([^\n(]*)[^\n]*\n(.*?)(?=\n\s*Function :|\Z)", said, re.S))
+    of_this = {name: code for name, code in functions.items() if f"<{arithmetic}," in name}
+    assert len(of_this) == sum(f"<{arithmetic}," in name for name in kernels())
+    for name, code in of_this.items():
+        assert re.search(PRODUCT[arithmetic], code), name
+        assert re.search(r"LDGSTS\.E\.\S*128", code), name
+        assert not re.search(r"\b(LDL|STL)\b", code), name
+        if "Cores<" in arithmetic or arithmetic == "TF32Cores":
+            assert "LDSM" in code, name
+        if name.startswith("forward"):
+            assert re.search(r"STG\.E\.\S*128", code), name
+
+
+def test_the_operator_has_cuda_kernels_and_says_that_there_is_no_gpu(binary: Binary) -> None:
+    said = binary.run(
+        """
+        import torch
+        for name in ("aten::attn", "aten::_attn_backward"):
+            print(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA"))
+        if torch.cuda.is_available():
+            print(torch.attn(*torch.ones(3, 2, 2, device="cuda")).attn.device)
+        else:
+            try:
+                torch.attn(*torch.ones(3, 2, 2, device="cuda"))
+            except RuntimeError as error:
+                print(error)
+        """
+    )
+    lines = said.splitlines()
+    assert lines[:2] == ["True", "True"]
+    assert "cuda" in said or "NVIDIA" in said, said
