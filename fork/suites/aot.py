@@ -39,7 +39,7 @@ class TestEagerFusionOpInfo(TestCase):
                     **more,
                 )
             except (DynamicOutputShapeException, DataDependentOutputException) as error:
-                self.assertTrue(needs_data(error), f"{error} but the operator carries no such tag")
+                self.assertTrue(needs_data(op, error), f"{error} but the operator carries no such tag")
 
     @opinfo(dense_db, allowed_dtypes=(torch.float,))
     def test_aot_autograd_exhaustive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:

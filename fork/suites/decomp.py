@@ -49,8 +49,9 @@ class Decompose(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         decomposition = self.table.get(func)
-        # A factory has nothing to compare, and a decomposition may call the operator that it stands for.
-        if decomposition is None or RANDOM in func.tags or not tensors((args, kwargs)) or func in self.inside:
+        # Factories and uninitialised results have nothing to compare, and a decomposition may call the operator itself.
+        nothing = not tensors((args, kwargs)) or "empty" in func._schema.name or RANDOM in func.tags
+        if decomposition is None or nothing or func in self.inside:
             return func(*args, **kwargs)
         copies = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), (args, kwargs))
         real = func(*args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_jit import JitCommonTestCase, check_against_reference
 from torch.testing._internal.common_utils import clone_input_helper
 from torch.testing._internal.jit_metaprogramming_utils import (
@@ -20,6 +21,12 @@ from fork.suites.opinfo import op_db, opinfo
 
 class TestJit(JitCommonTestCase):
     exact_dtype = True
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        if common_utils.GRAPH_EXECUTOR is None:  # run_tests sets it, pytest does not
+            common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
 
     @opinfo(op_db, allowed_dtypes=(torch.float, torch.cfloat))
     def test_variant_consistency_jit(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
@@ -42,9 +49,7 @@ class TestJit(JitCommonTestCase):
         self, op: OpInfo, dtype: torch.dtype, kind: str, fn: Any, sample: SampleInput, with_grad: bool
     ) -> None:
         args = (sample.input, *sample.args)
-        scriptable = not (op.name.startswith("_") and not hasattr(torch, op.name)) and sample.is_scriptable() \
-            if hasattr(sample, "is_scriptable") else True
-        if op.supports_scripting and scriptable:
+        if op.supports_scripting:
             script = create_script_fn(self, op.name, kind)
             with disable_autodiff_subgraph_inlining():
                 self._against_eager(op, script, fn, sample, with_grad)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.testing._internal.common_utils import TestCase, suppress_warnings
@@ -83,7 +84,7 @@ class CrossReference(TorchDispatchMode):
                     twin_kwargs = twin_kwargs | {"device": "meta"}
                 meta = func(*twin_args, **twin_kwargs)
             else:
-                with mode:
+                with mode, enable_python_dispatcher():
                     meta = func(*twin_args, **twin_kwargs)
             compare(self.test, str(func), meta, real)
             self.calls += 1

@@ -33,7 +33,7 @@ class TestProxyTensorOpInfo(TestCase):
             try:
                 make_fx_check(fn, args, kwargs, mode, self.assertEqual, randomize_data=kind == "function")
             except (DynamicOutputShapeException, DataDependentOutputException) as error:
-                self.assertTrue(needs_data(error), f"{error} but the operator carries no such tag")
+                self.assertTrue(needs_data(op, error), f"{error} but the operator carries no such tag")
 
     @opinfo(dense_db, allowed_dtypes=(torch.float,))
     def test_make_fx_exhaustive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
