@@ -57,9 +57,9 @@ def remez(fit: Fit, rounds: int = 8, grid: int = 2000) -> tuple[list[mp.mpf], mp
 
 
 def fits(bits: int) -> list[Fit]:
-    """exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, and tanh(x) = x + x s Q(s), s = x^2, for |x| <= 0.625."""
+    """exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, and tanh(x) = x + x s Q(s), s = x^2, for |x| <= 1."""
     half_ln2 = mp.log(2) / 2 * mp.mpf("1.001")
-    limit = mp.mpf("0.625")
+    limit = mp.mpf(1)
 
     def exp_tail(r: mp.mpf) -> mp.mpf:
         return (mp.expm1(r) - r) / r**2
@@ -71,7 +71,7 @@ def fits(bits: int) -> list[Fit]:
     def tanh_weight(s: mp.mpf) -> mp.mpf:
         return s * mp.sqrt(s) / mp.tanh(mp.sqrt(s)) if s else mp.mpf(10) ** -30
 
-    exp_terms, tanh_terms = (5, 5) if bits == 24 else (11, 12)
+    exp_terms, tanh_terms = (5, 8) if bits == 24 else (11, 17)
     tiny = mp.mpf(10) ** -12
     return [
         Fit("exp", exp_tail, lambda r: (r**2 + tiny) / mp.exp(r), -half_ln2, half_ln2, exp_terms),

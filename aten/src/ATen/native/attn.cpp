@@ -87,7 +87,7 @@ void attn_backward_by_rows(
     const Tensor& v,
     const Tensor& attn) {
   const int64_t n = attn.size(0);
-  const int64_t block = std::max<int64_t>(64, n / 64);
+  const int64_t block = std::max<int64_t>(32, n / 128);
   for (int64_t i = 0; i < n; i += block) {
     const auto rows = [&](const Tensor& t) {
       return t.defined() ? t.narrow(0, i, std::min(block, n - i)) : t;

@@ -18,7 +18,7 @@ using vec::Vectorized;
 
 // Minimax polynomials, lowest power first (bench/tanh_fit.py makes them):
 // exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, and, with s = x^2,
-// tanh(x) = x + x s Q(s) for |x| <= 0.625.
+// tanh(x) = x + x s Q(s) for |x| <= 1.
 template <typename T>
 struct TanhConstants;
 
@@ -34,12 +34,15 @@ struct TanhConstants<float> {
       4.16683942e-2f,
       8.36878038e-3f,
       1.38144664e-3f};
-  static constexpr std::array<float, 5> tanh{
-      -3.33332926e-1f,
-      1.3331542e-1f,
-      -5.37386242e-2f,
-      2.06159962e-2f,
-      -5.66477536e-3f};
+  static constexpr std::array<float, 8> tanh{
+      -3.33333309e-1f,
+      1.33332299e-1f,
+      -5.39548195e-2f,
+      2.17890995e-2f,
+      -8.5999108e-3f,
+      3.0796017e-3f,
+      -8.39259279e-4f,
+      1.20455137e-4f};
 };
 
 template <>
@@ -60,19 +63,24 @@ struct TanhConstants<double> {
       2.7557582795284779e-7,
       2.5112144470948974e-8,
       2.0826536152603364e-9};
-  static constexpr std::array<double, 12> tanh{
-      -3.3333333333333325e-1,
-      1.3333333333331155e-1,
-      -5.3968253966647303e-2,
-      2.1869488480776482e-2,
-      -8.8632344530779358e-3,
-      3.5921149935159958e-3,
-      -1.4557302908210206e-3,
-      5.894631202879579e-4,
-      -2.3702668365978788e-4,
-      9.1559971693923414e-5,
-      -3.0167461925329238e-5,
-      6.0257028381641122e-6};
+  static constexpr std::array<double, 17> tanh{
+      -3.3333333333333332e-1,
+      1.333333333333311e-1,
+      -5.3968253968124398e-2,
+      2.186948853260433e-2,
+      -8.8632354739504907e-3,
+      3.5921274718049162e-3,
+      -1.455830482325028e-3,
+      5.9000811406533605e-4,
+      -2.3905854716629743e-4,
+      9.6721408118932843e-5,
+      -3.8871558689315564e-5,
+      1.5262933806250688e-5,
+      -5.6348508023326191e-6,
+      1.8277190921847689e-6,
+      -4.7073394189462804e-7,
+      8.2593757576623761e-8,
+      -7.2024826597240886e-9};
 };
 
 template <typename T, size_t terms>
@@ -80,7 +88,7 @@ inline Vectorized<T> horner(
     const Vectorized<T>& x,
     const std::array<T, terms>& coefficients) {
   Vectorized<T> sum(coefficients[terms - 1]);
-#pragma GCC unroll 16
+#pragma GCC unroll 20
   for (int i = static_cast<int>(terms) - 2; i >= 0; i--) {
     sum = vec::fmadd(sum, x, Vectorized<T>(coefficients[i]));
   }
@@ -111,7 +119,7 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   const Vec s = magnitude * magnitude;
   const Vec small =
       vec::fmadd(magnitude * s, horner(s, C::tanh), magnitude);
-  const Vec result = Vec::blendv(large, small, magnitude < Vec(T(0.625)));
+  const Vec result = Vec::blendv(large, small, magnitude < one);
   return result | (x & Vec(T(-0.0)));
 }
 

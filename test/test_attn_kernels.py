@@ -1,0 +1,331 @@
+# Owner(s): ["module: linear algebra"]
+"""The CPU kernels of attn against extended precision: errors, special values, strides, masks, memory, determinism."""
+
+import itertools
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import torch
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    IS_LINUX,
+    parametrize,
+    run_tests,
+    subtest,
+    TestCase,
+)
+
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")
+# (N, D, E): one row, below and beyond a vector, a register tile, a panel and a block, and the widths of the marks
+SIZES = [
+    (1, 1, 1),
+    (2, 3, 4),
+    (17, 5, 33),
+    (63, 16, 65),
+    (64, 64, 64),
+    (65, 1, 100),
+    (129, 70, 90),
+    (200, 128, 16),
+    (300, 64, 64),
+]
+
+
+def make_inputs(n, d, e, dtype, scale=1.0):
+    """q (n, d), k (n, d), v (n, e), grad_output (n, e), grad_attn (n, n); scores have about the deviation `scale`."""
+    generator = torch.Generator().manual_seed(n * 10007 + d * 101 + e)
+    shapes = ((n, d), (n, d), (n, e), (n, e), (n, n))
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    root = (scale / max(d, 1) ** 0.5) ** 0.5
+    return [(t * root if i < 2 else t).to(dtype) for i, t in enumerate(tensors)]
+
+
+def extended(t):
+    return None if t is None else t.double().numpy().astype(np.longdouble)
+
+
+def reference(q, k, v, grad_output=None, grad_attn=None):
+    """output, attn and the three gradients, in extended precision (at least float64)."""
+    q, k, v, grad_output, grad_attn = map(extended, (q, k, v, grad_output, grad_attn))
+    attn = np.tanh(q @ k.T)
+    grad = np.zeros_like(attn)
+    if grad_output is not None:
+        grad = grad + grad_output @ v.T
+    if grad_attn is not None:
+        grad = grad + grad_attn
+    grad = grad * ((1 - attn) * (1 + attn))
+    grad_v = None if grad_output is None else attn.T @ grad_output
+    return attn @ v, attn, grad @ k, grad.T @ q, grad_v
+
+
+def composition(q, k, v, grad_output=None, grad_attn=None):
+    """The same by plain differentiable operators in the dtype of the inputs."""
+    q, k, v = (t.detach().clone().requires_grad_() for t in (q, k, v))
+    attn = torch.tanh(q @ k.t())
+    output = attn @ v
+    pairs = [(y, g) for y, g in ((output, grad_output), (attn, grad_attn)) if g is not None]
+    outputs, grads = zip(*pairs, strict=True)
+    grads = torch.autograd.grad(outputs, (q, k, v), grads, allow_unused=True)
+    return output.detach(), attn.detach(), *grads
+
+
+def kernels(q, k, v, grad_output=None, grad_attn=None, mask=(True, True, True)):
+    """The same by the operator and its backward."""
+    output, attn = torch.attn(q, k, v)
+    return output, attn, *backward(grad_output, grad_attn, q, k, v, attn, mask)
+
+
+def backward(grad_output, grad_attn, q, k, v, attn, mask=(True, True, True)):
+    return torch.ops.aten._attn_backward(grad_output, grad_attn, q, k, v, attn, mask)
+
+
+def error(result, expected):
+    return float(np.abs(extended(result) - expected).max()) if expected.size else 0.0
+
+
+def all_floats_matrix(values, n):
+    """Inputs whose scores are exactly `values` (at most n * n finite floats): k is the identity."""
+    scores = torch.zeros(n * n, dtype=values.dtype)
+    scores[: values.numel()] = values
+    return scores.view(n, n), torch.eye(n, dtype=values.dtype)
+
+
+def available_memory():
+    """Bytes; 0 where it is not known."""
+    known = Path("/proc/meminfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+
+
+class TestAttnKernels(TestCase):
+    def assert_rule(self, results, composed, expected, dtype):
+        """Errors are at most 2x (forward) and 3x (gradients) those of composition, or half a unit of the largest."""
+        for i, (name, got, plain, exact) in enumerate(zip(NAMES, results, composed, expected, strict=True)):
+            if exact is None or not exact.size:
+                continue
+            self.assertEqual(got.shape, exact.shape, msg=name)
+            self.assertEqual(got.dtype, dtype, msg=name)
+            unit = torch.finfo(dtype).eps / 2 * float(np.abs(exact).max())
+            allowed = max((2 if i < 2 else 3) * error(plain, exact), unit)
+            self.assertLessEqual(error(got, exact), allowed, msg=f"{name} {dtype}")
+
+    @parametrize("dtype", DTYPES)
+    @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in SIZES])
+    def test_errors_against_composition(self, size, dtype):
+        for scale in (0.1, 1.0, 10.0):
+            q, k, v, *grads = make_inputs(*size, dtype, scale)
+            for defined in ((True, True), (True, False), (False, True)):
+                chosen = [g if keep else None for g, keep in zip(grads, defined, strict=True)]
+                arguments = (q, k, v, *chosen)
+                self.assert_rule(kernels(*arguments), composition(*arguments), reference(*arguments), dtype)
+
+    @parametrize("dtype", DTYPES)
+    def test_saturation(self, dtype):
+        # k is the identity, so that scores are q, and grad_q is 1 - attn^2 for grad_attn of ones.
+        n = 256
+        q = torch.linspace(-100, 100, n * n, dtype=torch.float64).to(dtype).view(n, n)
+        k, ones = torch.eye(n, dtype=dtype), torch.ones(n, n, dtype=dtype)
+        arguments = (q, k, torch.zeros(n, 1, dtype=dtype), None, ones)
+        results, composed, expected = kernels(*arguments), composition(*arguments), reference(*arguments)
+        distance = q.double().abs().numpy()
+        for low in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20):
+            inside = (distance >= low) & (distance < (low + 1 if low < 20 else 101))
+            for i, factor in ((1, 2), (2, 3)):
+                exact = expected[i][inside]
+                errors = [float(np.abs(extended(x[i])[inside] - exact).max()) for x in (results, composed)]
+                unit = torch.finfo(dtype).eps / 2 * float(np.abs(exact).max())
+                self.assertLessEqual(errors[0], max(factor * errors[1], unit), msg=f"{NAMES[i]} from {low}")
+
+    @parametrize("dtype", DTYPES)
+    def test_infinity_and_nan(self, dtype):
+        inf, nan = float("inf"), float("nan")
+        q = torch.tensor([[inf], [-inf], [nan], [1.0], [0.0], [1e4]], dtype=dtype)
+        k = torch.ones(6, 1, dtype=dtype)
+        v = torch.tensor([[1.0, inf, nan]], dtype=dtype).expand(6, 3)
+        output, attn = torch.attn(q, k, v)
+        self.assertEqual(attn[:, 0].float(), torch.tensor([1.0, -1.0, nan, np.tanh(1.0), 0.0, 1.0]), atol=4e-3, rtol=0)
+        self.assertEqual(output.float(), (attn @ v).float(), atol=0.05, rtol=0)
+        grad_output = torch.ones(6, 3, dtype=dtype)
+        for got, plain in zip(
+            backward(grad_output, None, q, k, v, attn), composition(q, k, v, grad_output)[2:], strict=True
+        ):
+            self.assertEqual(got.isnan(), plain.isnan())
+
+    @parametrize("dtype", (torch.float32, torch.float64, torch.float16))
+    def test_denormals_and_zero_are_exact(self, dtype):
+        tiny = torch.finfo(dtype).smallest_normal
+        q = torch.tensor([0.0, tiny, tiny / 2, tiny / 4, -tiny / 8, 3 * tiny, -tiny], dtype=dtype).view(7, 1)
+        _, attn = torch.attn(q, torch.ones(7, 1, dtype=dtype), q)
+        self.assertEqual(attn, q.expand(7, 7), atol=0, rtol=0)
+
+    def check_float32(self, values):
+        """values: sorted finite float32. attn is within 2 ulp, odd and monotone."""
+        n = 512
+        for chunk in values.split(n * n):
+            q, k = all_floats_matrix(chunk, n)
+            attn = torch.attn(q, k, k[:, :1])[1].flatten()[: chunk.numel()]
+            exact = torch.tanh(chunk.double())
+            nearest = exact.float().abs()
+            ulp = (torch.nextafter(nearest, torch.tensor(2.0)) - nearest).double()
+            self.assertLessEqual(((attn.double() - exact).abs() / ulp).max().item(), 2)
+            self.assertTrue((attn[1:] >= attn[:-1]).all())
+            mirrored = torch.attn(-q, k, k[:, :1])[1].flatten()[: chunk.numel()]
+            self.assertEqual(mirrored, -attn, atol=0, rtol=0)
+
+    def test_tanh_within_two_ulp(self):
+        # Every 4001st float from 0 up to the largest; bench/tanh_ulp.py takes all of them.
+        bits = torch.arange(0, 0x7F800000, 4001, dtype=torch.int64).to(torch.int32)
+        self.check_float32(bits.view(torch.float32))
+
+    @parametrize("joint", (1.0, 0.34657359, 1.0397208, 9.01, 10.0, 2.0**-12, 1.17549435e-38))
+    def test_tanh_at_joints(self, joint):
+        # All of the 200,000 floats around a place where the formula changes
+        middle = torch.tensor(joint).view(torch.int32).item()
+        bits = torch.arange(max(0, middle - 100_000), middle + 100_000, dtype=torch.int64).to(torch.int32)
+        self.check_float32(bits.view(torch.float32))
+
+    @parametrize("dtype", DTYPES)
+    def test_strides(self, dtype):
+        q, k, v, grad_output, grad_attn = make_inputs(150, 20, 70, dtype)
+        expected = kernels(q, k, v, grad_output, grad_attn)
+
+        def layouts(t):
+            wide = torch.zeros(2 * t.size(0), 3 * t.size(1), dtype=t.dtype)
+            wide[::2, ::3] = t
+            return t.t().contiguous().t(), wide[::2, ::3], t.flip(0).flip(0)
+
+        for arguments in zip(*map(layouts, (q, k, v, grad_output, grad_attn)), strict=True):
+            for got, wanted in zip(kernels(*arguments), expected, strict=True):
+                self.assertEqual(got, wanted, atol=0, rtol=0)
+        attn = expected[1]
+        for got, wanted in zip(
+            backward(grad_output, grad_attn, q, k, v, attn.t().contiguous().t()), expected[2:], strict=True
+        ):
+            self.assertEqual(got, wanted, atol=0, rtol=0)
+
+    @parametrize("dtype", DTYPES)
+    def test_expanded_gradients(self, dtype):
+        q, k, v, *_ = make_inputs(150, 20, 70, dtype)
+        attn = torch.attn(q, k, v)[1]
+        one = torch.ones((), dtype=dtype)
+        expanded = backward(one.expand(150, 70), one.expand(150, 150), q, k, v, attn)
+        filled = backward(torch.ones(150, 70, dtype=dtype), torch.ones(150, 150, dtype=dtype), q, k, v, attn)
+        for got, wanted in zip(expanded, filled, strict=True):
+            self.assertEqual(got, wanted, atol=0, rtol=0)
+
+    @parametrize("dtype", DTYPES + (torch.complex128,))
+    def test_every_mask(self, dtype):
+        inputs = make_inputs(140, 20, 30, dtype)
+        q, k, v, grad_output, grad_attn = inputs
+        attn = torch.attn(q, k, v)[1]
+        for given, mask in itertools.product(itertools.product((False, True), repeat=2), self.masks()):
+            chosen = [g if keep else None for g, keep in zip((grad_output, grad_attn), given, strict=True)]
+            wanted = [keep and (given[0] or (given[1] and i < 2)) for i, keep in enumerate(mask)]
+            # Only what a wanted gradient needs is there.
+            needed = (
+                q if wanted[1] else None,
+                k if wanted[0] else None,
+                v if given[0] and (wanted[0] or wanted[1]) else None,
+            )
+            got = torch.ops.aten._attn_backward(*chosen, *needed, attn, mask)
+            full = torch.ops.aten._attn_backward(*chosen, q, k, v, attn, (True, True, True))
+            for keep, some, all_ in zip(wanted, got, full, strict=True):
+                self.assertEqual(some is not None and some.numel() > 0, keep)
+                if keep:
+                    self.assertEqual(some, all_, atol=0, rtol=0)
+
+    @staticmethod
+    def masks():
+        return itertools.product((False, True), repeat=3)
+
+    @parametrize("dtype", DTYPES + (torch.complex64,))
+    @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0))])
+    def test_empty(self, size, dtype):
+        n, d, e = size
+        q, k, v, grad_output, grad_attn = make_inputs(n, d, e, dtype)
+        output, attn, grad_q, grad_k, grad_v = kernels(q, k, v, grad_output, grad_attn)
+        composed = composition(q, k, v, grad_output, grad_attn)
+        for got, wanted in zip((output, attn, grad_q, grad_k, grad_v), composed, strict=True):
+            self.assertEqual(got, wanted)
+
+    @parametrize("dtype", DTYPES)
+    def test_deterministic(self, dtype):
+        inputs = make_inputs(700, 64, 32, dtype)
+        threads = torch.get_num_threads()
+        try:
+            for count in (1, 2, 3):
+                torch.set_num_threads(count)
+                first = kernels(*inputs)
+                for _ in range(3):
+                    for got, wanted in zip(kernels(*inputs), first, strict=True):
+                        self.assertEqual(got, wanted, atol=0, rtol=0)
+        finally:
+            torch.set_num_threads(threads)
+
+    def test_inputs_stay_copy_on_write(self):
+        tensors = [torch._lazy_clone(t) for t in make_inputs(100, 16, 16, torch.float32)]
+        attn = torch._lazy_clone(torch.attn(*tensors[:3])[1])
+        backward(*tensors[3:], *tensors[:3], attn)
+        for t in (*tensors, attn):
+            self.assertTrue(torch._C._is_cow_tensor(t))
+
+    @unittest.skipIf(not IS_LINUX, "reads /proc")
+    @parametrize("dtype", (torch.float32, torch.bfloat16, torch.complex64))
+    def test_no_temporary_as_large_as_attn(self, dtype):
+        # In a process of its own, whose peak is then that of these calls.
+        script = f"""
+import pathlib, torch
+def peak():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+def run(n):
+    q, k, v, g = (torch.full((n, 64), 0.01, dtype={dtype}) for _ in range(4))
+    start = peak()
+    output, attn = torch.attn(q, k, v)
+    forward = peak()
+    one = torch.ones((), dtype={dtype}).expand(n, n)
+    grads = torch.ops.aten._attn_backward(g, one, q, k, v, attn, (True, True, True))
+    return forward - start, peak() - forward
+run(256)
+print(*run(4096))
+"""
+        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        forward, back = map(int, run.stdout.split())
+        whole = 4096 * 4096 * dtype.itemsize
+        self.assertGreater(forward, 0.9 * whole)
+        self.assertLess(forward, 1.1 * whole + 2**21)
+        self.assertLess(back, 0.1 * whole + 2**21)
+
+    @unittest.skipIf(available_memory() < 6 * 2**30, "needs 6 GiB of memory")
+    def test_more_than_int32_elements(self):
+        n = 46_400
+        q = torch.linspace(-1, 1, n).to(torch.bfloat16).view(n, 1)
+        v = torch.ones(n, 1, dtype=torch.bfloat16)
+        output, attn = torch.attn(q, v, v)
+        self.assertGreater(attn.numel(), 2**31)
+        self.assertEqual(attn[-1], attn[-1, :1].expand(n), atol=0, rtol=0)
+        self.assertEqual(attn[:, -1], torch.tanh(q[:, 0]), atol=0.01, rtol=0)
+        grad_q, grad_k, grad_v = backward(None, v.expand(n, n), q, v, v, attn)
+        self.assertEqual(grad_q[-1].float(), n * (1 - attn[-1, :1].float() ** 2), atol=0, rtol=0.05)
+        self.assertEqual(grad_k[-1], grad_k[0], atol=0, rtol=0)
+
+    @unittest.skipIf(torch.backends.cpu.get_cpu_capability() == "DEFAULT", "this processor has the plain kernels only")
+    @parametrize("capability", ("default", "avx2"))
+    def test_lesser_capabilities(self, capability):
+        # The kernels for older processors pass the same tests of values.
+        environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+        command = [sys.executable, __file__, "-k", "errors", "-k", "saturation", "-k", "strides", "-k", "two_ulp"]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
+        self.assertEqual(run.returncode, 0, msg=run.stderr[-4000:])
+
+
+instantiate_parametrized_tests(TestAttnKernels)
+
+if __name__ == "__main__":
+    run_tests()
