@@ -20,7 +20,8 @@ from fork.run import python_folder
 from fork.series import PullRequest, Series
 
 NATIVE = "aten/src/ATen/native/native_functions.yaml"
-SUMMARY = re.compile(r"^(?:Ran \d+ tests? in .*|OK.*|FAILED.*|=*.*\d+ passed.*)$", re.MULTILINE)
+SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,10 @@ def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
     """Builds the fork where the prefix has native functions, then runs its test files and suites."""
     base = bases.installed()
     state = series.state(pr)
-    variables = dict(os.environ)
+    # A prefix without native functions runs on the base, even where a fork is installed beside it.
+    variables = os.environ | {"TORCH_FORK": str(base.site)}
     python = str(base.python)
+    pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
     commands: list[tuple[str, list[str], Path]] = []
     here = folder / "check" / pr.name
     shutil.rmtree(here, ignore_errors=True)
@@ -69,14 +72,17 @@ def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
         (here / path).parent.mkdir(parents=True, exist_ok=True)
         (here / path).write_bytes(file.read_bytes())
         if re.fullmatch(r"test/test_\w+\.py", path):
-            commands.append((path, [python, path], here))
+            commands.append((path, [*pytest, path], here))
+        program = "\n".join(PYTHON_BLOCK.findall(file.read_text())) if path.endswith(".md") else ""
+        if program:
+            commands.append((f"the program in {path}", [python, "-c", program], here))
     if NATIVE in state:
         fork = Fork(series, pr, base, "auto", folder)
         variables = environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
         suites = series.root / "test/test_ops.py"
         for name in _operators(state[NATIVE]) if suites.is_file() else []:
             command = f"test/test_ops.py -k {name}"
-            commands.append((command, [python, *command.split()], series.root))
+            commands.append((command, [*pytest, *command.split()], series.root))
     runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
     result = Result(pr.name, base.version, runs)
     (folder / "check" / f"{pr.name}.json").write_text(json.dumps(asdict(result), indent=1))
@@ -93,7 +99,7 @@ def _run(name: str, words: list[str], cwd: Path, variables: dict[str, str]) -> R
     start = time.monotonic()
     done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True)
     output = done.stdout + done.stderr
-    said = ", ".join(match.strip("= ") for match in SUMMARY.findall(output)[-2:]) or "said nothing"
+    said = ", ".join(match.strip("= ") for match in SUMMARY.findall(output)[-1:]) or "said nothing"
     if done.returncode:
         print(output[-8000:], file=sys.stderr)
     return Run(name, said, round(time.monotonic() - start, 1), done.returncode == 0)
