@@ -9,17 +9,15 @@ import unittest
 from pathlib import Path
 
 import numpy as np
-
 import torch
 from torch.testing._internal.common_utils import (
-    instantiate_parametrized_tests,
     IS_LINUX,
+    TestCase,
+    instantiate_parametrized_tests,
     parametrize,
     run_tests,
     subtest,
-    TestCase,
 )
-
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")

@@ -1,0 +1,1 @@
+"""Measurements of torch.attn: speed, memory and accuracy."""

@@ -1,0 +1,89 @@
+"""The ways to compute attn that are compared, and the five things each is timed at."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+
+from bench.measure import Work
+
+Attn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+KINDS = ("forward", "backward", "both", "double backward", "forward AD")
+
+
+def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    attn = torch.tanh(q @ k.t())
+    return attn @ v, attn
+
+
+def routes(quick: bool) -> dict[str, Attn]:
+    """By name: torch.attn, composition, and the others where this machine has what they need."""
+    found: dict[str, Attn] = {"composition": composition, "torch.attn": torch.attn}
+    sys.path.insert(0, str(Path(__file__).parents[1] / "test"))
+    tests = importlib.import_module("test_attn")
+    found["Python Function"] = tests.python_attn
+    if not quick:
+        try:
+            found["C++ Function"] = tests.cpp_attn()
+        except (OSError, RuntimeError) as error:
+            print(f"C++ Function left out: {str(error).splitlines()[0]}")
+    found["torch.compile"] = torch.compile(composition, dynamic=False)
+    return found
+
+
+def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work:
+    """One call of the kind, on inputs whose scores are of order one."""
+    generator = torch.Generator().manual_seed(n)
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    scale = max(d, 1) ** -0.25
+    q, k, v = make(n, d) * scale, make(n, d) * scale, make(n, e)
+    if kind == "forward":
+        return lambda: attn(q, k, v)
+    grad, tangent = make(n, e), make(n, d)
+    if kind == "forward AD":
+
+        def dual() -> object:
+            with forward_ad.dual_level():
+                return attn(forward_ad.make_dual(q, tangent), k, v)[0]
+
+        return dual
+    q, k, v = (t.requires_grad_() for t in (q, k, v))
+    if kind == "both":
+        return lambda: torch.autograd.grad(attn(q, k, v)[0], (q, k, v), grad)
+    output, _ = attn(q, k, v)
+    if kind == "backward":
+        return lambda: torch.autograd.grad(output, (q, k, v), grad, retain_graph=True)
+    grad.requires_grad_()
+    first = torch.autograd.grad(output, (q, k, v), grad, create_graph=True)
+    seeds = [torch.ones_like(t) for t in first]
+    return lambda: torch.autograd.grad(first, (q, k, v, grad), seeds, retain_graph=True)
+
+
+def jax_works(kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work | None:
+    """The same function under jax.jit; None where JAX is not installed or the kind or dtype is not compared."""
+    try:
+        import jax
+        import jax.numpy as jnp
+    except ImportError:
+        return None
+    if kind not in ("forward", "both") or dtype != torch.float32:
+        return None
+
+    def attn(q: object, k: object, v: object) -> tuple[object, object]:
+        a = jnp.tanh(q @ k.T)  # type: ignore[attr-defined, operator]
+        return a @ v, a
+
+    q, k, v, grad = (jnp.asarray(torch.randn(n, m).numpy()) for m in (d, d, e, e))
+    if kind == "forward":
+        forward = jax.jit(attn)
+        return lambda: jax.block_until_ready(forward(q, k, v))
+    backward = jax.jit(lambda *inputs: jax.vjp(lambda *x: attn(*x)[0], *inputs)[1](grad))
+    return lambda: jax.block_until_ready(backward(q, k, v))
