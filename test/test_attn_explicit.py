@@ -570,6 +570,19 @@ class TestTracing(TestCase):
                 self.assertEqual(torch.jit.load(buffer)(*inputs), function(*inputs))
 
 
+def peak_memory(function: Callable[[], object]) -> int:
+    """Bytes that a call allocates at its worst moment, results included."""
+    function()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        function()
+    now = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
 class TestTools(TestCase):
     def test_flop_counter(self):
         n, d, e = 8, 3, 5
@@ -649,6 +662,29 @@ class TestTools(TestCase):
         events = {event.name: event for event in profile.events()}
         self.assertLessEqual({"aten::attn", "AttnBackward0", "aten::_attn_backward"}, set(events))
         self.assertEqual(events["aten::attn"].input_shapes, [[4, 2], [4, 2], [4, 3]])
+
+    @parametrize("what", ["forward", "backward", "forward mode", "double backward"])
+    def test_memory_is_less_than_composition_takes(self, what):
+        n, d, e = 256, 8, 8
+        q, k, v = make_inputs(n, d, e, dtype=torch.float32)
+        tangents = make_inputs(n, d, e, dtype=torch.float32, requires_grad=False)
+
+        def run(function):
+            if what == "forward":
+                return lambda: function(q.detach(), k.detach(), v.detach())
+            if what == "forward mode":
+                return lambda: jvp(
+                    lambda *x: tuple(function(*x)), (q.detach(), k.detach(), v.detach()), tuple(tangents)
+                )
+            loss = function(q, k, v)[0].square().sum()
+            if what == "backward":
+                return lambda: torch.autograd.grad(loss, (q, k, v), retain_graph=True)
+            grads = torch.autograd.grad(loss, (q, k, v), create_graph=True)
+            return lambda: torch.autograd.grad(grads, (q, k, v), tangents, retain_graph=True)
+
+        ours, theirs = (peak_memory(run(f)) / (n * n * 4) for f in (torch.attn, composition))
+        print(f"{what}: {ours:.2f} N x N, composition {theirs:.2f}")
+        self.assertLess(ours, theirs)
 
     def test_deepcopy_and_pickle(self):
         result = torch.attn(*make_inputs(requires_grad=False))
