@@ -1,4 +1,4 @@
-"""pytest: hands the -k expression to test/test_ops.py, in this process and in the workers, before it builds its tests."""
+"""pytest: hands the -k expression to test/test_ops.py, also in workers, before it builds its tests."""
 
 import os
 

@@ -138,7 +138,7 @@ class TestCommon(TestCase):
             if not tensors(expected) or len(tensors(expected)) != len(pytree.tree_leaves(expected)):
                 self.skipTest("the result is no tensor and no collection of tensors")
             if not op.supports_out:
-                with self.assertRaises(Exception):
+                with self.assertRaises(Exception):  # noqa: B017 - any refusal will do
                     self.assertIsNot(op(sample.input, *sample.args, **sample.kwargs, out=expected), NotImplemented)
                 return
             yield sample, expected
@@ -166,7 +166,7 @@ class TestCommon(TestCase):
 
     @opinfo(op_db, dtypes=OpDTypes.any_one)
     def test_out(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """`out=` is filled in place, whatever it held, keeps its strides, grows from empty, and is never cast unsafely."""
+        """`out=` is filled in place whatever it held, keeps its strides, grows from empty, is never cast unsafely."""
 
         def garbage(t: torch.Tensor) -> torch.Tensor:
             wild = float("nan") if t.is_floating_point() or t.is_complex() else torch.iinfo(t.dtype).max
@@ -224,7 +224,9 @@ class TestCommon(TestCase):
         if not tensors(expected) or any(not (t.is_floating_point() or t.is_complex()) for t in tensors(expected)):
             self.skipTest("integers require no gradient")
         out = pytree.tree_map(lambda t: torch.empty_like(t).requires_grad_(), expected)
-        with self.assertRaisesRegex(RuntimeError, "does(n't| not) support automatic differentiation|don't support auto"):
+        with self.assertRaisesRegex(
+            RuntimeError, "does(n't| not) support automatic differentiation|don't support auto"
+        ):
             op(sample.input, *sample.args, **sample.kwargs, out=_plain(out))
 
     @opinfo(op_db, allowed_dtypes=(torch.float, torch.cfloat))

@@ -1,4 +1,4 @@
-"""TestCompositeCompliance of test_ops.py: the operator on tensor subclasses, copy-on-write tensors and replayed views."""
+"""TestCompositeCompliance of test_ops.py: tensor subclasses, copy-on-write tensors and replayed views."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class TestCompositeCompliance(TestCase):
 
             result = op.get_op()(*lazy_args, **lazy_kwargs)
             for key, copy in copies.items():
-                allowed = _allowed(key, op.supports_cow_input_no_materialize_forward, op.allow_cow_input_materialize_forward)
+                allowed = _allowed(
+                    key, op.supports_cow_input_no_materialize_forward, op.allow_cow_input_materialize_forward
+                )
                 self._still_lazy(f"forward, argument {key}", lazy[key], raw[key], copy, allowed)
 
             if not op.supports_autograd or op.skip_cow_input_backward or not leaves:

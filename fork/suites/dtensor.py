@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from fork.suites.opinfo import arguments, differentiable, op_db, opinfo
 
 
-class TestDTensorOps(DTensorOpTestBase):  # type: ignore[misc]
+class TestDTensorOps(DTensorOpTestBase):
     @property
     def world_size(self) -> int:
         return 4

@@ -122,7 +122,7 @@ class TestOperators(TestCase):
         for fn, primals, _ in self._samples(device, dtype, op):
 
             def total(*inputs: torch.Tensor, fn: Function = fn) -> torch.Tensor:
-                return sum((o.abs() if o.is_complex() else o).sum() for o in fn(*inputs))  # type: ignore[return-value]
+                return sum((o.abs() if o.is_complex() else o).sum() for o in fn(*inputs))
 
             got = grad(total, argnums=tuple(range(len(primals))))(*primals)
             want = eager_pull_back(lambda *x, t=total: (t(*x),), primals, (torch.ones((), device=device),))
@@ -189,7 +189,9 @@ class TestOperators(TestCase):
             derived, values, other = make(fn, primals, twins)
             for in_dims, batched in batches(values, other, exhaustive=False):
                 got = torch.vmap(derived, in_dims)(*batched)
-                self.assertEqual(got, loop(derived, in_dims, batched), msg=lambda text, d=in_dims: f"in_dims={d}: {text}")
+                self.assertEqual(
+                    got, loop(derived, in_dims, batched), msg=lambda text, d=in_dims: f"in_dims={d}: {text}"
+                )
 
     def _make_vjp(self, fn: Function, primals: Values, twins: Values) -> tuple[Function, Values, Values]:
         outputs = fn(*primals)

@@ -1,4 +1,4 @@
-"""TestOperatorSignatures of test_fx.py and TestNormalizeOperators of test_fx_experimental.py; and the sample generators."""
+"""TestOperatorSignatures and TestNormalizeOperators: the operator in FX; and the generators of its samples."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from fork.suites.opinfo import op_db, opinfo
 double_precision = partial(opinfo, dtypes=OpDTypes.supported, allowed_dtypes=(torch.double, torch.cdouble))
 
 
-class TestBwdGradients(TestGradients):  # type: ignore[misc]
+class TestBwdGradients(TestGradients):
     def _ready(self, op: OpInfo, device: str, dtype: torch.dtype, inplace: bool = False) -> None:
         self._skip_helper(op, device, dtype)
         if inplace and (op.inplace_variant is None or not op.supports_inplace_autograd):
@@ -56,7 +56,7 @@ class TestBwdGradients(TestGradients):  # type: ignore[misc]
         self._check_helper(device, dtype, op, self._get_safe_inplace(op.get_inplace()), "bwgrad_bwgrad")
 
 
-class TestFwdGradients(TestGradients):  # type: ignore[misc]
+class TestFwdGradients(TestGradients):
     def _works_or_refuses(self, supported: bool, check: Callable[[], Any]) -> None:
         """A flag that is off means an operator that says so, never a silent one."""
         if supported:
@@ -91,11 +91,11 @@ class TestFwdGradients(TestGradients):  # type: ignore[misc]
         )
 
     @double_precision(op_db)
-    def test_forward_mode_AD(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:  # noqa: N802 - PyTorch's name
+    def test_forward_mode_AD(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._forward_mode(device, dtype, op, op.get_op(), op.check_batched_forward_grad)
 
     @double_precision(op_db)
-    def test_inplace_forward_mode_AD(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:  # noqa: N802
+    def test_inplace_forward_mode_AD(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         if op.inplace_variant is None or not op.supports_inplace_autograd:
             self.skipTest("no differentiable in-place variant")
         variant = self._get_safe_inplace(op.get_inplace())

@@ -15,7 +15,7 @@ from torch.testing._internal.inductor_utils import HAS_CPU, HAS_GPU
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
-from fork.suites.opinfo import arguments, differentiable, dense_db, opinfo, tensors
+from fork.suites.opinfo import arguments, dense_db, differentiable, opinfo, tensors
 
 COMPILED_DTYPES = (torch.float16, torch.float32, torch.float64, torch.int32, torch.int64, torch.bool)
 

@@ -30,7 +30,9 @@ class Known:
 KNOWN = [
     Known("cummax", "TestOperators.test_vmapvjp_has_batch_rule", "cummaxmin_backward has no batch rule"),
     Known("cummax", "TestDTensorOps.test_dtensor_op_db", "its backward scatters into a tensor that is not distributed"),
-    Known("matmul", "TestDTensorOps.test_dtensor_op_db", "the backward of a sharded matrix times a vector breaks strides"),
+    Known(
+        "matmul", "TestDTensorOps.test_dtensor_op_db", "the backward of a sharded matrix times a vector breaks strides"
+    ),
     Known("nn.functional.linear", "TestDTensorOps.test_dtensor_op_db", "as matmul, with which it computes a vector"),
     Known("mul", "TestDecomp.test_comprehensive", "no sum of complex32, so no broadcast backward", (torch.complex32,)),
 ]

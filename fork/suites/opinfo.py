@@ -18,7 +18,17 @@ from torch.utils import _pytree as pytree
 
 from fork.suites.known import expected_failures
 
-__all__ = ["arguments", "dense_db", "differentiable", "forward", "op_db", "opinfo", "same_tensors", "tensors", "with_tensors"]
+__all__ = [
+    "arguments",
+    "dense_db",
+    "differentiable",
+    "forward",
+    "op_db",
+    "opinfo",
+    "same_tensors",
+    "tensors",
+    "with_tensors",
+]
 
 dense_db = [op for op in op_db if "sparse" not in op.full_name]
 """Without the operators on sparse layouts: tracing, vmap and decompositions know strided tensors only, so PyTorch's
@@ -37,12 +47,12 @@ def _selection(argv: Sequence[str]) -> Callable[[str], bool] | None:
         from _pytest.mark.expression import Expression
 
         compiled = Expression.compile(expression)
-        return lambda name: compiled.evaluate(lambda word, **_: word.lower() in name.lower())
+        return lambda name: compiled.evaluate(lambda word, /, **_: word.lower() in name.lower())
     patterns: list[str] = []
     for flag, value in zip(argv, [*argv[1:], ""]):
         if flag == "-k":
             patterns.append(value if "*" in value else f"*{value}*")
-        elif flag.startswith("-k") or flag.startswith("Test"):
+        elif flag.startswith(("-k", "Test")):
             word = flag.removeprefix("-k")
             patterns.append(word if "*" in word else f"*{word}*")
     if not patterns:
@@ -53,7 +63,7 @@ def _selection(argv: Sequence[str]) -> Callable[[str], bool] | None:
 SELECTED = _selection(sys.argv[1:])
 
 
-class opinfo(ops):  # type: ignore[misc]
+class opinfo(ops):
     """`torch.testing`'s `@ops` with two additions.
 
     It builds only those tests that the command line's `-k` can select: op_db has some 700 entries, and all their
@@ -64,8 +74,8 @@ class opinfo(ops):  # type: ignore[misc]
     """
 
     def __init__(self, op_list: Iterable[OpInfo], **kwargs: Any) -> None:
-        super().__init__(op_list, **kwargs)
-        self.every_op = self.op_list
+        self.every_op = list(op_list)
+        super().__init__(self.every_op, **kwargs)
 
     def _parametrize_test(self, test: Any, generic_cls: type, device_cls: Any) -> Iterator[Any]:
         device = device_cls.device_type
@@ -110,8 +120,8 @@ def with_tensors(
 ) -> tuple[Callable[..., tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
     """The operator as a function from tensors to a tuple of tensors.
 
-    Returns `(fn, values)`: `fn(*values)` calls `op` on the sample with its tensors for which `inputs` holds replaced, in
-    order, and returns those tensors of the result for which `outputs` holds.
+    Returns `(fn, values)`: `fn(*values)` calls `op` on the sample with its tensors for which `inputs` holds replaced,
+    in order, and returns those tensors of the result for which `outputs` holds.
     """
     leaves, spec = pytree.tree_flatten(arguments(sample))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and inputs(leaf)]

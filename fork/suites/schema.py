@@ -1,4 +1,4 @@
-"""TestSchemaCheckModeOpInfo of test_schema_check.py, and TestOpInfo of export/opinfo_schema.py: schemas tell the truth."""
+"""TestSchemaCheckModeOpInfo, and TestOpInfo of export/opinfo_schema.py: schemas tell the truth."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TestVmapOperatorsOpInfo(TestCase):
                 if len({t.device for t in values}) > 1:
                     continue
                 for in_dims, batched in batches(values, values, exhaustive=True):
-                    with self.assertRaises(Exception, msg=f"in_dims={in_dims}"):
+                    with self.assertRaises(Exception, msg=f"in_dims={in_dims}"):  # noqa: B017 - any refusal will do
                         torch.vmap(fn, in_dims)(*batched)
 
     @suppress_warnings

@@ -6,7 +6,6 @@ import inspect
 import unittest
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ from fork.suites.common import TestCommon
 from fork.suites.compliance import TestCompositeCompliance
 from fork.suites.decomp import TestDecomp
 from fork.suites.dtensor import TestDTensorOps
-from fork.suites.fake import TestFakeTensor, TestTags
+from fork.suites.fake import TestFakeTensor
 from fork.suites.functorch import TestOperators
-from fork.suites.fx import TestNormalizeOperators, TestOperatorSignatures, TestOpInfoSampleFunctions
 from fork.suites.gradients import TestBwdGradients, TestFwdGradients
 from fork.suites.inductor import TestInductorOpInfo, TestOpsUnbacked
 from fork.suites.jit import TestJit
@@ -56,7 +54,9 @@ def operator(
     torch.library.impl(full, "cpu")(kernel)
     torch.library.register_fake(full)(fake)
     torch.library.register_autograd(
-        full, lambda ctx, g: g * slope(ctx.saved_tensors[0]), setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs)
+        full,
+        lambda ctx, g: g * slope(ctx.saved_tensors[0]),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
     )
     if vmap is not None:
         torch.library.register_vmap(full)(vmap)
@@ -224,8 +224,8 @@ class Fault:
 
     suite: type
     test: str
-    bad: Callable[..., Any]
-    good: Callable[..., Any] = GOOD
+    bad: Any
+    good: Any = GOOD
     dtype: torch.dtype | None = torch.float32
     bad_settings: dict[str, Any] = field(default_factory=dict)
     good_settings: dict[str, Any] = field(default_factory=dict)
@@ -248,19 +248,49 @@ def with_out(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 FORWARD = {"supports_forward_ad": True, "supports_fwgrad_bwgrad": True}
-BOTH = {"bad_settings": FORWARD, "good_settings": FORWARD}
 SCRIPTED = {"supports_scripting": True, "assert_autodiffed": True}
 ONE_DTYPE = {"dtypes": {torch.float32}}
 FAULTS = [
-    Fault(TestCommon, "test_numpy_ref", GOOD, dtype=torch.float64, bad_settings={"ref": np.cos}, good_settings={"ref": np.sin}),
-    Fault(TestCommon, "test_errors", torch.sin, torch.sin, None, {"error_inputs_func": no_error}, {"error_inputs_func": an_error}),
+    Fault(
+        TestCommon,
+        "test_numpy_ref",
+        GOOD,
+        dtype=torch.float64,
+        bad_settings={"ref": np.cos},
+        good_settings={"ref": np.sin},
+    ),
+    Fault(
+        TestCommon,
+        "test_errors",
+        torch.sin,
+        torch.sin,
+        None,
+        {"error_inputs_func": no_error},
+        {"error_inputs_func": an_error},
+    ),
     Fault(TestCommon, "test_noncontiguous_samples", ignores_strides, torch.sin),
-    Fault(TestCommon, "test_out", with_out, torch.sin, bad_settings={"supports_out": True}, good_settings={"supports_out": True}),
-    Fault(TestCommon, "test_variant_consistency_eager", torch.sin, torch.sin, bad_settings={"method_variant": Tensor.cos}),
+    Fault(
+        TestCommon,
+        "test_out",
+        with_out,
+        torch.sin,
+        bad_settings={"supports_out": True},
+        good_settings={"supports_out": True},
+    ),
+    Fault(
+        TestCommon, "test_variant_consistency_eager", torch.sin, torch.sin, bad_settings={"method_variant": Tensor.cos}
+    ),
     Fault(TestCommon, "test_dtypes", GOOD, dtype=None, bad_settings=ONE_DTYPE),
     Fault(TestCompositeCompliance, "test_operator", lambda x: torch.zeros(x.shape).copy_(x), torch.sin),
     Fault(TestCompositeCompliance, "test_backward", WritesInBackward.apply, Jvp.apply),
-    Fault(TestCompositeCompliance, "test_forward_ad", WritesInBackward.apply, Jvp.apply, **BOTH),
+    Fault(
+        TestCompositeCompliance,
+        "test_forward_ad",
+        WritesInBackward.apply,
+        Jvp.apply,
+        bad_settings=FORWARD,
+        good_settings=FORWARD,
+    ),
     Fault(TestCompositeCompliance, "test_cow_input", WRITES),
     Fault(TestMathBits, "test_conj_view", unless(torch.is_conj), torch.sin, torch.complex64),
     Fault(TestMathBits, "test_neg_view", unless(torch.is_neg), torch.sin, torch.float64),
@@ -272,9 +302,33 @@ FAULTS = [
     Fault(TestFakeTensor, "test_fake_crossref_backward_amp", WRONG_FAKE),
     Fault(TestBwdGradients, "test_fn_grad", WRONG_SLOPE, dtype=torch.float64),
     Fault(TestBwdGradients, "test_fn_gradgrad", NO_SECOND, dtype=torch.float64),
-    Fault(TestFwdGradients, "test_forward_mode_AD", WrongJvp.apply, Jvp.apply, torch.float64, **BOTH),
-    Fault(TestFwdGradients, "test_fn_fwgrad_bwgrad", NO_SECOND, torch.sin, torch.float64, **BOTH),
-    Fault(TestJit, "test_variant_consistency_jit", torch.cos, torch.sin, name="sin", bad_settings=SCRIPTED, good_settings=SCRIPTED),
+    Fault(
+        TestFwdGradients,
+        "test_forward_mode_AD",
+        WrongJvp.apply,
+        Jvp.apply,
+        torch.float64,
+        bad_settings=FORWARD,
+        good_settings=FORWARD,
+    ),
+    Fault(
+        TestFwdGradients,
+        "test_fn_fwgrad_bwgrad",
+        NO_SECOND,
+        torch.sin,
+        torch.float64,
+        bad_settings=FORWARD,
+        good_settings=FORWARD,
+    ),
+    Fault(
+        TestJit,
+        "test_variant_consistency_jit",
+        torch.cos,
+        torch.sin,
+        name="sin",
+        bad_settings=SCRIPTED,
+        good_settings=SCRIPTED,
+    ),
     Fault(TestMeta, "test_meta_outplace", WRONG_FAKE),
     Fault(TestMeta, "test_dispatch_meta_outplace", WRONG_STRIDES),
     Fault(TestMeta, "test_dispatch_symbolic_meta_outplace", WRONG_FAKE),
@@ -287,14 +341,21 @@ FAULTS = [
     Fault(TestOperators, "test_grad", unless(torch._C._functorch.is_gradtrackingtensor), torch.sin),
     Fault(TestOperators, "test_vjp", unless(torch._C._functorch.is_gradtrackingtensor), torch.sin),
     Fault(TestOperators, "test_vjpvjp", unless(torch._C._functorch.is_gradtrackingtensor), torch.sin),
-    Fault(TestOperators, "test_jvp", WrongJvp.apply, Jvp.apply, **BOTH),
-    Fault(TestOperators, "test_jvpvjp", NO_SECOND, torch.sin, **BOTH),
+    Fault(TestOperators, "test_jvp", WrongJvp.apply, Jvp.apply, bad_settings=FORWARD, good_settings=FORWARD),
+    Fault(TestOperators, "test_jvpvjp", NO_SECOND, torch.sin, bad_settings=FORWARD, good_settings=FORWARD),
     Fault(TestOperators, "test_vmapvjp", WrongBatchInBackward.apply, Jvp.apply),
     Fault(TestOperators, "test_vmapvjp_has_batch_rule", NoBatch.apply, Jvp.apply),
     Fault(TestOperators, "test_vmapvjpvjp", WrongBatchInBackward.apply, Jvp.apply),
-    Fault(TestOperators, "test_vmapjvpall", WrongBatch.apply, Jvp.apply, **BOTH),
-    Fault(TestOperators, "test_vmapjvpall_has_batch_rule", NoBatchInJvp.apply, Jvp.apply, **BOTH),
-    Fault(TestOperators, "test_vmapjvpvjp", WrongBatch.apply, torch.sin, **BOTH),
+    Fault(TestOperators, "test_vmapjvpall", WrongBatch.apply, Jvp.apply, bad_settings=FORWARD, good_settings=FORWARD),
+    Fault(
+        TestOperators,
+        "test_vmapjvpall_has_batch_rule",
+        NoBatchInJvp.apply,
+        Jvp.apply,
+        bad_settings=FORWARD,
+        good_settings=FORWARD,
+    ),
+    Fault(TestOperators, "test_vmapjvpvjp", WrongBatch.apply, torch.sin, bad_settings=FORWARD, good_settings=FORWARD),
     Fault(TestOperators, "test_vjpvmap", WrongBatch.apply, Jvp.apply),
     Fault(TestVmapOperatorsOpInfo, "test_vmap_exhaustive", WRONG_BATCH),
     Fault(TestVmapOperatorsOpInfo, "test_op_has_batch_rule", NO_BATCH),
