@@ -5,6 +5,5 @@ aten_native_source_codegen_list = [
 ]
 
 aten_native_source_non_codegen_list = [
-    "aten/src/ATen/functorch/BatchRulesAttn.cpp",
     "aten/src/ATen/native/attn.cpp",
 ]

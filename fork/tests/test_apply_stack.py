@@ -29,7 +29,7 @@ def test_the_commits(tree: Path) -> None:
     assert_expected_inline(
         git(tree, "log", "--graph", "--format=%s"),
         """\
-* Give torch.attn fused kernels, explicit formulas and a place in every subsystem
+* Give torch.attn fused kernels and a place in every subsystem
 * Add torch.attn, tanh attention composed of matmul and tanh
 * Write the gradient of attn as custom Functions in Python and C++
 * Derive the gradient of attn on paper
