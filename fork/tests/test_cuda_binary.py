@@ -3,6 +3,7 @@ register, uses the instructions that it was written for, and the operator is reg
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -74,16 +75,27 @@ def cuobjdump() -> str | None:
     return shutil.which("cuobjdump") or (str(beside) if beside.is_file() else None)
 
 
-@pytest.fixture(scope="module")
-def binary() -> Binary:
+def built() -> Binary | str:
+    """The CUDA build of the last PR on the installed torch, or why there is none."""
     base = bases.installed()
     toolkit, why = cuda.choose(base, "auto")
     if toolkit is None:
-        pytest.skip(f"nothing to inspect, as `fork build` says: {why}")
+        return why
     series = Series.load(ROOT)
-    site = build(Fork(series, series.prs[-1], base, "on", ROOT / "build"))
+    folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
+    site = build(Fork(series, series.prs[-1], base, "on", folder)).resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
     return Binary(site, site / "torch/lib/libtorch_fork_cuda.so", architectures)
+
+
+@pytest.fixture(scope="module")
+def binary() -> Binary:
+    found = built()
+    if isinstance(found, str):
+        pytest.skip(f"nothing to inspect, as `fork build` says: {found}")
+    if cuobjdump() is None:
+        pytest.skip("cuobjdump is neither on the path nor with Triton, which a CUDA build of torch brings")
+    return found
 
 
 def resources(binary: Binary) -> dict[int, dict[str, dict[str, int]]]:
@@ -150,3 +162,21 @@ def test_the_operator_has_cuda_kernels_and_says_that_there_is_no_gpu(binary: Bin
     lines = said.splitlines()
     assert lines[:2] == ["True", "True"]
     assert "cuda" in said or "NVIDIA" in said, said
+
+
+def main() -> None:
+    """Prints the registers of every kernel on every architecture."""
+    found = built()
+    if isinstance(found, str):
+        sys.exit(found)
+    table = resources(found)
+    print("| registers | " + " | ".join(f"sm_{a}" for a in found.architectures) + " |")
+    print("| --- |" + " --- |" * len(found.architectures))
+    for name in sorted(kernels()):
+        print(f"| {name} | " + " | ".join(str(table[a][name]["REG"]) for a in found.architectures) + " |")
+    spills = sum(u["STACK"] + u["LOCAL"] for kernels_of in table.values() for u in kernels_of.values())
+    print(f"\nBytes of stack and local memory in all kernels together: {spills}")
+
+
+if __name__ == "__main__":
+    main()
