@@ -117,7 +117,9 @@ def _make(fork: Fork, stage: Path) -> None:
     sources = {path: file for path, file in wished.items() if path.endswith((".cpp", ".cu", ".h"))}
     job = Job(fork.base, sources, generated, headers, fork.home / "work/cmake", toolkit, _probe(fork.base))
     libraries = compile_fork(job)
-    clock.step("compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones")
+    clock.step(
+        "compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones"
+    )
 
     for path, file in libraries.items():
         tree.write(stage, path, file.read_bytes())
