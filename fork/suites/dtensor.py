@@ -11,7 +11,7 @@ from torch.testing._internal.distributed._tensor.common_dtensor import DTensorCo
 from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
-from fork.suites.opinfo import arguments, differentiable, op_db, opinfo
+from fork.suites.opinfo import arguments, dense_db, differentiable, opinfo
 
 
 class TestDTensorOps(DTensorOpTestBase):
@@ -20,7 +20,7 @@ class TestDTensorOps(DTensorOpTestBase):
         return 4
 
     @suppress_warnings
-    @opinfo(op_db, allowed_dtypes=(torch.float,))
+    @opinfo(dense_db, allowed_dtypes=(torch.float,))
     def test_dtensor_op_db(self, dtype: torch.dtype, op: OpInfo) -> None:
         """Whatever way each input is replicated or sharded, values and gradients are those of one machine."""
         mesh = self.build_device_mesh()
