@@ -27,15 +27,11 @@
   AT_FORALL_PROMOTE(PROMOTE)
 
 #define DEVICE c10::DeviceType::CUDA
-TORCH_LIBRARY_IMPL(aten, Autocast, m) {
-  REGISTER_ALL
-}
+TORCH_LIBRARY_IMPL(aten, Autocast, m){REGISTER_ALL}
 #undef DEVICE
 
 #define DEVICE c10::DeviceType::XPU
-TORCH_LIBRARY_IMPL(aten, AutocastXPU, m) {
-  REGISTER_ALL
-}
+TORCH_LIBRARY_IMPL(aten, AutocastXPU, m){REGISTER_ALL}
 #undef DEVICE
 
 #define DEVICE c10::DeviceType::MTIA

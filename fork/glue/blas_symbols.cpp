@@ -46,26 +46,37 @@ int leading(int64_t n) {
 
 } // namespace
 
-#define DEFINE_GEMM(name, scalar)                                        \
-  void gemm(                                                             \
-      TransposeType transa,                                              \
-      TransposeType transb,                                              \
-      int64_t m,                                                         \
-      int64_t n,                                                         \
-      int64_t k,                                                         \
-      scalar alpha,                                                      \
-      const scalar* a,                                                   \
-      int64_t lda,                                                       \
-      const scalar* b,                                                   \
-      int64_t ldb,                                                       \
-      scalar beta,                                                       \
-      scalar* c,                                                         \
-      int64_t ldc) {                                                     \
-    const int m_ = size(m), n_ = size(n), k_ = size(k);                  \
+#define DEFINE_GEMM(name, scalar)                                            \
+  void gemm(                                                                 \
+      TransposeType transa,                                                  \
+      TransposeType transb,                                                  \
+      int64_t m,                                                             \
+      int64_t n,                                                             \
+      int64_t k,                                                             \
+      scalar alpha,                                                          \
+      const scalar* a,                                                       \
+      int64_t lda,                                                           \
+      const scalar* b,                                                       \
+      int64_t ldb,                                                           \
+      scalar beta,                                                           \
+      scalar* c,                                                             \
+      int64_t ldc) {                                                         \
+    const int m_ = size(m), n_ = size(n), k_ = size(k);                      \
     const int lda_ = leading(lda), ldb_ = leading(ldb), ldc_ = leading(ldc); \
-    name(                                                                \
-        letter(transa), letter(transb), &m_, &n_, &k_, &alpha, a, &lda_, \
-        b, &ldb_, &beta, c, &ldc_);                                      \
+    name(                                                                    \
+        letter(transa),                                                      \
+        letter(transb),                                                      \
+        &m_,                                                                 \
+        &n_,                                                                 \
+        &k_,                                                                 \
+        &alpha,                                                              \
+        a,                                                                   \
+        &lda_,                                                               \
+        b,                                                                   \
+        &ldb_,                                                               \
+        &beta,                                                               \
+        c,                                                                   \
+        &ldc_);                                                              \
   }
 
 DEFINE_GEMM(sgemm_, float)

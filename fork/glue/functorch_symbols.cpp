@@ -20,7 +20,8 @@ void vmap_check_escaped(
   TORCH_CHECK(
       layer.has_value(),
       what_str,
-      ": a tensor made inside vmap was used outside of it: return it from the function instead");
+      ": a tensor made inside vmap was used outside of it: return it from the "
+      "function instead");
 }
 
 } // namespace at::functorch

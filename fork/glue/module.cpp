@@ -59,7 +59,8 @@ bool add_return_types(PyObject* module) {
   bool good = added != nullptr && types != nullptr;
   PyObject *name = nullptr, *type = nullptr;
   Py_ssize_t position = 0;
-  while (good && PyDict_Next(PyModule_GetDict(added), &position, &name, &type)) {
+  while (good &&
+         PyDict_Next(PyModule_GetDict(added), &position, &name, &type)) {
     if (PyType_Check(type)) {
       good = PyObject_SetAttr(types, name, type) == 0;
     }

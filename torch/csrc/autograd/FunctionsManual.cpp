@@ -75,8 +75,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward(
   if (!grad_output.defined() && !grad_attn.defined()) {
     return {};
   }
-  return at::_attn_backward(
-      grad_output, grad_attn, q, k, v, attn, output_mask);
+  return at::_attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
@@ -117,8 +116,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
       any && output_mask[3] && is_there(gg_q),
       false};
   if (mask[0] || mask[1]) {
-    std::tie(grad_q, grad_k, std::ignore) = at::_attn_backward(
-        grad_output, grad_attn, gg_q, gg_k, v, attn, mask);
+    std::tie(grad_q, grad_k, std::ignore) =
+        at::_attn_backward(grad_output, grad_attn, gg_q, gg_k, v, attn, mask);
   }
 
   const Tensor gg_attn = attn_tanh_backward(scores_t, attn.conj());
@@ -195,9 +194,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
   }
   if (output_mask[2]) {
     grad_v_t = maybe_addmm(
-        maybe_mm(maybe_mH(attn_t), grad_output_p),
-        attn_p.mH(),
-        grad_output_t);
+        maybe_mm(maybe_mH(attn_t), grad_output_p), attn_p.mH(), grad_output_t);
   }
   return std::make_tuple(
       std::move(grad_q_t), std::move(grad_k_t), std::move(grad_v_t));

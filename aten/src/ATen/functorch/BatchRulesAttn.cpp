@@ -69,7 +69,12 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
       moveBatchDimToFront(attn, attn_bdim),
       output_mask);
   return std::make_tuple(
-      grad_q, bdim_of(grad_q), grad_k, bdim_of(grad_k), grad_v, bdim_of(grad_v));
+      grad_q,
+      bdim_of(grad_q),
+      grad_k,
+      bdim_of(grad_k),
+      grad_v,
+      bdim_of(grad_v));
 }
 
 } // namespace

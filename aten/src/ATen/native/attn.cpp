@@ -47,8 +47,12 @@ std::string shape(const Tensor& t) {
 void check_matrix(const Tensor& t, const char* name) {
   TORCH_CHECK(
       t.dim() == 2,
-      "attn: expected ", name, " to be 2-D, but got a ", t.dim(),
-      "-D tensor of size ", shape(t));
+      "attn: expected ",
+      name,
+      " to be 2-D, but got a ",
+      t.dim(),
+      "-D tensor of size ",
+      shape(t));
 }
 
 // The first write to every 4 KiB page of a large new tensor is a page fault,
@@ -126,44 +130,55 @@ void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   TORCH_CHECK(
       q.device() == k.device() && q.device() == v.device(),
       "attn: expected q, k and v to be on the same device, but got q ",
-      q.device(), ", k ", k.device(), ", v ", v.device());
+      q.device(),
+      ", k ",
+      k.device(),
+      ", v ",
+      v.device());
   const auto dtype = q.scalar_type();
   TORCH_CHECK(
       dtype == k.scalar_type() && dtype == v.scalar_type(),
-      "attn: expected q, k and v to have the same dtype, but got q ", dtype,
-      ", k ", k.scalar_type(), ", v ", v.scalar_type());
+      "attn: expected q, k and v to have the same dtype, but got q ",
+      dtype,
+      ", k ",
+      k.scalar_type(),
+      ", v ",
+      v.scalar_type());
   TORCH_CHECK(
       (isFloatingType(dtype) && !isFloat8Type(dtype)) ||
           dtype == kComplexFloat || dtype == kComplexDouble,
-      "attn: expected floating point or complex inputs, but got ", dtype);
+      "attn: expected floating point or complex inputs, but got ",
+      dtype);
   // Two checks, so that symbolic sizes learn two plain equalities.
   for (const Tensor& t : {k, v}) {
     TORCH_SYM_CHECK(
         q.sym_size(0).sym_eq(t.sym_size(0)),
         "attn: expected q, k and v to have the same number of rows, but got q ",
-        shape(q), ", k ", shape(k), ", v ", shape(v));
+        shape(q),
+        ", k ",
+        shape(k),
+        ", v ",
+        shape(v));
   }
   TORCH_SYM_CHECK(
       q.sym_size(1).sym_eq(k.sym_size(1)),
       "attn: expected q and k to have the same number of columns, but got q ",
-      shape(q), ", k ", shape(k));
+      shape(q),
+      ", k ",
+      shape(k));
 }
 
 // Every backend without kernels of its own, symbolic sizes included.
-std::tuple<Tensor, Tensor> attn(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v) {
+std::tuple<Tensor, Tensor>
+attn(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
   Tensor attn = at::tanh(at::matmul(q, k.t()));
   Tensor output = at::matmul(attn, v);
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
-std::tuple<Tensor, Tensor> attn_cpu(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v) {
+std::tuple<Tensor, Tensor>
+attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
   if (q.is_complex()) {
     Tensor attn = at::mm(q, k.t()).tanh_();
@@ -182,7 +197,8 @@ std::tuple<Tensor, Tensor> attn_cpu(
 }
 
 // With X = (grad_attn + grad_output @ v^H) * conj(1 - attn^2):
-//   grad_q = X @ conj(k)    grad_k = X^T @ conj(q)    grad_v = attn^H @ grad_output
+//   grad_q = X @ conj(k)    grad_k = X^T @ conj(q)    grad_v = attn^H @
+//   grad_output
 // An undefined gradient has no term; what has no term or is not asked for in
 // output_mask is undefined.
 std::tuple<Tensor, Tensor, Tensor> _attn_backward(

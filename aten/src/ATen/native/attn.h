@@ -12,10 +12,8 @@ namespace at::native {
 
 // Raises a clear error unless q is (N, D), k (N, D), v (N, E), all on one
 // device and of one floating point or complex dtype.
-TORCH_API void check_attn_inputs(
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v);
+TORCH_API void
+check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v);
 
 // Fills output (N, E) and attn (N, N). All are contiguous.
 using attn_fn = void (*)(

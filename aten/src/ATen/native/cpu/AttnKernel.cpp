@@ -73,7 +73,8 @@ inline void narrow(const T* from, scalar_t* to, int64_t n) {
   }
 }
 
-// to (rows, units of columns) <- from (rows, columns), where a row is summed over
+// to (rows, units of columns) <- from (rows, columns), where a row is summed
+// over
 template <typename U, typename scalar_t>
 void load_left(const scalar_t* from, U* to, int64_t rows, int64_t columns) {
   const int64_t units = ceil_div(columns, Unit<U>::group);
@@ -123,7 +124,11 @@ void load_right(
 // for each kPanel rows: to (units of columns, kPanel) <- from (rows, columns)
 // transposed
 template <typename U, typename scalar_t>
-void load_transposed(const scalar_t* from, U* to, int64_t rows, int64_t columns) {
+void load_transposed(
+    const scalar_t* from,
+    U* to,
+    int64_t rows,
+    int64_t columns) {
   constexpr int64_t group = Unit<U>::group;
   constexpr int64_t panel = kPanel<typename Unit<U>::Sum>;
   for (int64_t r = 0; r < rows; r += panel, from += panel * columns) {
@@ -180,7 +185,12 @@ void attn_forward(
     const int64_t rows = std::min(end * kPanel<T>, n) - i;
     load_transposed(k_data + i * d, k_panels.get() + i * d_units, rows, d);
     load_right(
-        v_data + i * e, e, v_rows.get() + i / group * e_padded, e_padded, rows, e);
+        v_data + i * e,
+        e,
+        v_rows.get() + i / group * e_padded,
+        e_padded,
+        rows,
+        e);
   });
 
   const int64_t threads = std::min<int64_t>(
@@ -236,8 +246,8 @@ void attn_forward(
   at::parallel_for(0, blocks, ceil_div(blocks, threads), run);
 }
 
-// grad_scores (n) <- (grad_scores + grad_attn) * (1 - attn^2); either term may be
-// missing
+// grad_scores (n) <- (grad_scores + grad_attn) * (1 - attn^2); either term may
+// be missing
 template <typename scalar_t, typename T>
 inline void backward_row(
     T* grad_scores,
@@ -258,7 +268,8 @@ inline void backward_row(
     }
   }
   for (int64_t c = 0; c < n; c += Vec::size()) {
-    Vec grad = has_scores ? Vec::loadu(grad_scores + c) : Vec::loadu(g.data() + c);
+    Vec grad =
+        has_scores ? Vec::loadu(grad_scores + c) : Vec::loadu(g.data() + c);
     if (has_scores && grad_attn) {
       grad = grad + Vec::loadu(g.data() + c);
     }
@@ -294,7 +305,9 @@ void attn_backward(
   const scalar_t* grad_attn_data = data(grad_attn);
   const scalar_t* attn_data = data(attn);
   const int64_t n = attn.size(0);
-  const int64_t d = grad_q.defined() ? grad_q.size(1) : grad_k.defined() ? grad_k.size(1) : 0;
+  const int64_t d = grad_q.defined() ? grad_q.size(1)
+      : grad_k.defined()             ? grad_k.size(1)
+                                     : 0;
   const int64_t e = has_output ? grad_output.size(1) : 0;
   const int64_t d_padded = padded<T>(d), e_padded = padded<T>(e);
   const int64_t e_units = ceil_div(e, group);
@@ -385,7 +398,13 @@ void attn_backward(
             }
             left = scores_left;
             if (grad_k.defined()) {
-              load_right(rounded, 2 * kBlockColumns, scores_right, kBlockColumns, rows, columns);
+              load_right(
+                  rounded,
+                  2 * kBlockColumns,
+                  scores_right,
+                  kBlockColumns,
+                  rows,
+                  columns);
               right = scores_right;
             }
           }
@@ -417,7 +436,8 @@ void attn_backward(
           if (grad_v.defined()) {
             // grad_v <- grad_v + attn.T @ grad_output
             load_right(attn_block, n, attn_right, kBlockColumns, rows, columns);
-            load_right(grad_output_data + i * e, e, output_right, e_padded, rows, e);
+            load_right(
+                grad_output_data + i * e, e, output_right, e_padded, rows, e);
             product<U, T>(
                 columns,
                 e,
@@ -429,14 +449,15 @@ void attn_backward(
                 i > 0);
           }
         }
-        const auto store_rows = [&](const Tensor& grad, const T* rows, int64_t size) {
-          if (grad.defined()) {
-            scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * size;
-            for (const auto c : c10::irange(columns)) {
-              narrow(rows + c * padded<T>(size), to + c * size, size);
-            }
-          }
-        };
+        const auto store_rows =
+            [&](const Tensor& grad, const T* rows, int64_t size) {
+              if (grad.defined()) {
+                scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * size;
+                for (const auto c : c10::irange(columns)) {
+                  narrow(rows + c * padded<T>(size), to + c * size, size);
+                }
+              }
+            };
         store_rows(grad_k, grad_k_rows, d);
         store_rows(grad_v, grad_v_rows, e);
       }

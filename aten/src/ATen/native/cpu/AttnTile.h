@@ -109,16 +109,14 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   const Vec n = (exponent * Vec(T(1.4426950408889634))).round();
   Vec r = vec::fmadd(n, Vec(-C::ln2_high), exponent);
   r = vec::fmadd(n, Vec(-C::ln2_low), r);
-  const Vec p =
-      vec::fmadd(r * r, horner(r, C::exp), r + one);
+  const Vec p = vec::fmadd(r * r, horner(r, C::exp), r + one);
   const auto bits = (vec::convert_to_int_of_same_size(n) +
                      Vectorized<typename C::Int>(C::exponent_bias))
       << Vectorized<typename C::Int>(C::mantissa_bits);
   const Vec z = vec::cast<T>(bits) * p;
   const Vec large = one - (z + z) / (one + z);
   const Vec s = magnitude * magnitude;
-  const Vec small =
-      vec::fmadd(magnitude * s, horner(s, C::tanh), magnitude);
+  const Vec small = vec::fmadd(magnitude * s, horner(s, C::tanh), magnitude);
   const Vec result = Vec::blendv(large, small, magnitude < one);
   return result | (x & Vec(T(-0.0)));
 }
@@ -184,10 +182,8 @@ inline bool has_pair_products() {
 #endif
 
 template <typename T>
-inline Vectorized<T> multiply_add(
-    T left,
-    const Vectorized<T>& right,
-    const Vectorized<T>& sum) {
+inline Vectorized<T>
+multiply_add(T left, const Vectorized<T>& right, const Vectorized<T>& sum) {
   return vec::fmadd(Vectorized<T>(left), right, sum);
 }
 
@@ -209,13 +205,8 @@ struct Right {
 // The sum begins at zero and meets c last: two short sums err less than a long
 // one.
 template <int rows, int vectors, typename U, typename T>
-inline void tile(
-    int64_t depth,
-    Left<U> a,
-    Right<U> b,
-    T* c,
-    int64_t c_row,
-    bool add) {
+inline void
+tile(int64_t depth, Left<U> a, Right<U> b, T* c, int64_t c_row, bool add) {
   using Vec = Vectorized<T>;
   constexpr int width = Vec::size();
   Vec sum[rows][vectors];
