@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -70,15 +71,14 @@ def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> 
 def jax_works(kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work | None:
     """The same function under jax.jit; None where JAX is not installed or the kind or dtype is not compared."""
     try:
-        import jax
-        import jax.numpy as jnp
+        jax, jnp = importlib.import_module("jax"), importlib.import_module("jax.numpy")
     except ImportError:
         return None
     if kind not in ("forward", "both") or dtype != torch.float32:
         return None
 
-    def attn(q: object, k: object, v: object) -> tuple[object, object]:
-        a = jnp.tanh(q @ k.T)  # type: ignore[attr-defined, operator]
+    def attn(q: Any, k: Any, v: Any) -> tuple[object, object]:
+        a = jnp.tanh(q @ k.T)
         return a @ v, a
 
     q, k, v, grad = (jnp.asarray(torch.randn(n, m).numpy()) for m in (d, d, e, e))

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import mpmath as mp
+import mpmath as mp  # type: ignore[import-untyped]  # it comes with torch
 
 Function = Callable[[mp.mpf], mp.mpf]
 
