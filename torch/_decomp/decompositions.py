@@ -78,20 +78,24 @@ def _attn_backward(
     attn: Tensor,
     output_mask: list[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    # Tensor.conj is composite, and what dispatches below autograd need not take it apart.
+    def conj(t: Tensor) -> Tensor:
+        return t.conj() if t.is_complex() else t
+
     grad_q = grad_k = grad_v = None
     if (output_mask[0] or output_mask[1]) and not (
         grad_output is None and grad_attn is None
     ):
         grad = grad_attn
         if grad_output is not None:
-            grad = torch.mm(grad_output, v.mH)
+            grad = torch.mm(grad_output, conj(v.t()))
             if grad_attn is not None:
                 grad = grad + grad_attn
-        grad_scores = grad * ((1 - attn) * (1 + attn)).conj()
+        grad_scores = grad * conj((1 - attn) * (1 + attn))
         if output_mask[0]:
-            grad_q = torch.mm(grad_scores, k.conj())
+            grad_q = torch.mm(grad_scores, conj(k))
         if output_mask[1]:
-            grad_k = torch.mm(grad_scores.t(), q.conj())
+            grad_k = torch.mm(grad_scores.t(), conj(q))
     if output_mask[2] and grad_output is not None:
-        grad_v = torch.mm(attn.mH, grad_output)
+        grad_v = torch.mm(conj(attn.t()), grad_output)
     return grad_q, grad_k, grad_v
