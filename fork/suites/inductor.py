@@ -21,11 +21,6 @@ COMPILED_DTYPES = (torch.float16, torch.float32, torch.float64, torch.int32, tor
 
 
 class TestInductorOpInfo(TestCase):
-    def setUp(self) -> None:
-        super().setUp()
-        torch._dynamo.reset()
-        self.addCleanup(torch._dynamo.reset)
-
     @onlyNativeDeviceTypes
     @suppress_warnings
     # An operator that Inductor does not know must have been told so (make_fallback): none may fall back by accident.
@@ -35,6 +30,7 @@ class TestInductorOpInfo(TestCase):
         """Compiled in one graph, the first sample that holds elements gives eager's values and gradients."""
         if not (HAS_CPU if torch.device(device).type == "cpu" else HAS_GPU):
             raise unittest.SkipTest("Inductor has no compiler for this device")
+        torch._dynamo.reset()
         with_grad = dtype in op.supported_backward_dtypes(torch.device(device).type)
         samples = list(op.sample_inputs(device, dtype, requires_grad=with_grad))
         full = [s for s in samples if tensors(arguments(s)) and all(t.numel() for t in tensors(arguments(s)))]

@@ -22,12 +22,6 @@ from fork.suites.opinfo import op_db, opinfo
 class TestJit(JitCommonTestCase):
     exact_dtype = True
 
-    @classmethod
-    def setUpClass(cls) -> None:
-        super().setUpClass()
-        if common_utils.GRAPH_EXECUTOR is None:  # run_tests sets it, pytest does not
-            common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
-
     @opinfo(op_db, allowed_dtypes=(torch.float, torch.cfloat))
     def test_variant_consistency_jit(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         """Function and method, scripted and traced, give eager's values, gradients and second gradients."""
@@ -37,6 +31,8 @@ class TestJit(JitCommonTestCase):
         variants = {kind: fn for kind, fn in variants.items() if fn is not None and not is_lambda(fn)}
         if not variants:
             self.skipTest("the entry has no variant that TorchScript can name")
+        if common_utils.GRAPH_EXECUTOR is None:  # run_tests sets it, pytest does not
+            common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
         checked = False
         samples = op.sample_inputs(device, dtype, requires_grad=with_grad, include_conjugated_inputs=conjugated)
         for sample in samples:

@@ -45,7 +45,8 @@ def run_upstream(source: Path, arguments: Sequence[str]) -> int:
     failed = []
     for name in files:
         print(f"== {name}", flush=True)
-        # -P keeps the checkout's folders, which hold a torch/ of their own, off the path of the interpreter's start.
+        # As PyTorch's run_test.py: from the test folder, which files in its sub-folders import from too. The checkout's
+        # root, whose torch/ is no built package, stays off the path.
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, name, *arguments]
         code = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}).returncode

@@ -6,6 +6,7 @@ import inspect
 import unittest
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,13 @@ from fork.suites.functorch import TestOperators
 from fork.suites.gradients import TestBwdGradients, TestFwdGradients
 from fork.suites.inductor import TestInductorOpInfo, TestOpsUnbacked
 from fork.suites.jit import TestJit
+from fork.suites.known import KNOWN, UNBACKED
 from fork.suites.mathbits import TestMathBits
 from fork.suites.meta import TestMeta
+from fork.suites.opinfo import PYTEST_EXPRESSION, _selection
 from fork.suites.proxy import TestProxyTensorOpInfo
 from fork.suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
+from fork.suites.upstream import run_upstream
 from fork.suites.vmap import TestVmapOperatorsOpInfo
 
 # pytest collects test classes by name from a module, and these are templates.
@@ -378,3 +382,39 @@ def test_a_fault_is_caught_and_its_absence_passes(fault: Fault) -> None:
     good = outcome(fault.suite, fault.test, entry(fault.good, fault.name, **fault.good_settings), fault.dtype)
     assert good.wasSuccessful(), "\n".join(text for _, text in good.failures + good.errors)
     assert not good.skipped, good.skipped
+
+
+def test_k_chooses_operators_by_whole_test_names() -> None:
+    name = "test_ops.py.TestCommonCPU.test_out_addmm_cpu_float32"
+    for argv in (["-k", "addmm"], ["-kaddmm"], ["-k", "tanh", "-k", "out_addmm"], ["TestCommonCPU.test_out_addmm_cpu"]):
+        selected = _selection(argv)
+        assert selected is not None and selected(name), argv
+    for argv in (["-k", "attn"], ["-k", "addmm*int8"]):
+        selected = _selection(argv)
+        assert selected is not None and not selected(name), argv
+    assert _selection(["-v", "--seed", "1"]) is None
+
+
+def test_pytest_expressions_choose_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PYTEST_EXPRESSION, "addmm and not float64")
+    selected = _selection([])
+    assert selected is not None
+    assert selected("test_ops.py.TestCommonCPU.test_out_addmm_cpu_float32")
+    assert not selected("test_ops.py.TestCommonCPU.test_out_addmm_cpu_float64")
+
+
+def test_no_known_failure_is_of_the_stack() -> None:
+    assert not [known for known in KNOWN if "attn" in known.op]
+    assert "attn" not in UNBACKED
+
+
+def test_a_checkout_runs_its_own_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_upstream(tmp_path, []) == 2
+    assert "no test files of PyTorch there" in capfd.readouterr().err
+    (tmp_path / "test" / "functorch").mkdir(parents=True)
+    (tmp_path / "test" / "test_ops.py").write_text("import sys; print(sys.argv[1:]); sys.exit(0)")
+    (tmp_path / "test" / "functorch" / "test_vmap.py").write_text("import sys; sys.exit(1)")
+    assert run_upstream(tmp_path, ["-k", "attn"]) == 1
+    printed = capfd.readouterr().out
+    assert "['-k', 'attn']" in printed
+    assert "1 of 2 files passed" in printed and "failed: functorch/test_vmap.py" in printed
