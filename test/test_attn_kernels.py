@@ -306,7 +306,8 @@ print(*run(4096))
         whole = 4096 * 4096 * dtype.itemsize
         self.assertGreater(forward, 0.9 * whole)
         self.assertLess(forward, 1.1 * whole + 2**21)
-        self.assertLess(back, 0.1 * whole + 2**21)
+        # Complex products are the BLAS's, which has buffers of its own.
+        self.assertLess(back, (0.15 if dtype.is_complex else 0.1) * whole + 2**21)
 
     @unittest.skipIf(available_memory() < 6 * 2**30, "needs 6 GiB of memory")
     def test_more_than_int32_elements(self):
