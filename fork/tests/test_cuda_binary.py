@@ -164,6 +164,26 @@ def test_the_operator_has_cuda_kernels_and_says_that_there_is_no_gpu(binary: Bin
     assert "cuda" in said or "NVIDIA" in said, said
 
 
+def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) -> None:
+    """PyTorch's hipify translates the sources, and what is left for ROCm's compiler has no CUDA instruction."""
+    folder = tmp_path / "aten/src/ATen/native/cuda"
+    shutil.copytree(ROOT / "aten/src/ATen/native/cuda", folder)
+    code = f"""
+        from torch.utils.hipify.hipify_python import hipify
+        hipify({str(tmp_path)!r}, output_directory={str(tmp_path)!r}, includes=["*"], show_detailed=False)
+        """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    translated = {file.stem: file for file in tmp_path.rglob("hip/*.hip")}
+    assert set(translated) == {file.stem for file in folder.glob("*.cu")}
+    assert "ATen/native/hip/AttnFused.h" in translated["attn"].read_text()
+    for name, file in translated.items():
+        if name != "attn":
+            preprocess = ["c++", "-E", "-P", "-DUSE_ROCM", "-x", "c++", str(file)]
+            assert not subprocess.run(preprocess, check=True, capture_output=True, text=True).stdout.strip(), name
+    assert not re.search(r"\basm\b|mma|<cuda", translated["attn"].read_text())
+
+
 def main() -> None:
     """Prints the registers of every kernel on every architecture."""
     found = built()

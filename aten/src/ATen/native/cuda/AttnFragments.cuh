@@ -374,6 +374,20 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   ATTN_DEVICE static Four load(Tile<FloatLanes> tile, int row, int column) {
     return *reinterpret_cast<const Four*>(tile.chunk(row, column / 4));
   }
+  // Row r of those from a multiple of 8 on, columns of tiles n and n + 1 from a
+  // multiple of 32 on. Written out so that the swizzle is known when compiling:
+  // as addresses in registers it makes this kernel spill.
+  ATTN_DEVICE static Four load_wide(
+      Tile<FloatLanes> tile,
+      int row,
+      int r,
+      int column,
+      int n,
+      int lane) {
+    const float* from = tile.data + (row + r) * tile.stride + column +
+        4 * ((lane % 4) ^ (r & 3));
+    return *reinterpret_cast<const Four*>(from + ((8 * n) ^ (4 * (r & 4))));
+  }
   ATTN_DEVICE static Left
   load_left(Tile<FloatLanes> tile, int row, int depth, int lane) {
     const int group = lane / 4;
@@ -474,8 +488,7 @@ ATTN_DEVICE void second_product(
       }
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
-        const auto b =
-            Arithmetic::load(wide, row + r, column + 8 * n + 4 * (lane % 4));
+        const auto b = Arithmetic::load_wide(wide, row, r, column, n, lane);
 #pragma unroll
         for (int i = 0; i < 8 * kRows; ++i) {
           result[i / 8][n + i / 4 % 2][i % 4] +=
