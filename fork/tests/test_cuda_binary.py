@@ -58,7 +58,7 @@ class Binary:
         assert tool is not None
         said = subprocess.run([tool, *options, self.library], capture_output=True, text=True, check=True).stdout
         names = subprocess.run(["c++filt"], input=said, capture_output=True, text=True, check=True).stdout
-        return names.replace("at::native::attn_tile::", "")
+        return names.replace("at::native::attn_tile::", "").replace("> >", ">>")
 
     def run(self, code: str) -> str:
         """What Python prints with this fork as its torch."""
