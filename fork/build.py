@@ -53,7 +53,18 @@ class Fork:
         tool += [HERE / f"{step}.py" for step in ("base", "build", "compile", "cuda", "generate", "tree", "weave")]
         parts += [file.read_bytes() for file in sorted(tool)]
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), (self.base.dist_info / "RECORD").read_bytes()]
-        parts += [repr((self.base.python, self.base.site, self.cuda, os.environ.get("CXX"), sys.version)).encode()]
+        parts += [
+            repr(
+                (
+                    self.base.python,
+                    self.base.site,
+                    self.cuda,
+                    os.environ.get("CXX"),
+                    os.environ.get("TORCH_CUDA_ARCH_LIST"),
+                    sys.version,
+                )
+            ).encode()
+        ]
         return digest(*parts)
 
     def stale(self) -> bool:

@@ -107,6 +107,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         inputs["FORK_CUDA_SOURCES"] = [*cu, *cuda]
         inputs["FORK_CUDA_ARCHITECTURES"] = job.toolkit.architectures
         inputs["BASE_CUDA_LIBRARIES"] = job.toolkit.libraries
+        inputs["BASE_CUDA_INCLUDES"] = job.toolkit.includes
     return inputs
 
 

@@ -15,11 +15,12 @@ from fork.errors import ForkError
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc, the architectures to compile for (CMake's spelling) and the base's CUDA libraries."""
+    """nvcc, the architectures to compile for (CMake's spelling), and the base's CUDA libraries and headers."""
 
     nvcc: Path
     architectures: tuple[str, ...]
     libraries: tuple[Path, ...]
+    includes: tuple[Path, ...]
 
 
 def choose(base: Base, wish: str) -> tuple[Toolkit | None, str]:
@@ -54,7 +55,9 @@ def _find(base: Base) -> Toolkit:
     if not runtime:
         raise ForkError(f"libcudart was found neither in {base.site}/nvidia nor beside {nvcc}")
     libraries = tuple(base.torch / "lib" / name for name in ("libtorch_cuda.so", "libc10_cuda.so"))
-    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]))
+    # A toolkit need not hold cuBLAS and its kin, whose headers ATen's include; a CUDA build of torch brings them.
+    includes = (nvcc.parent.parent / "include", *sorted(base.site.glob("nvidia/*/include")))
+    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]), includes)
 
 
 def _nvcc(base: Base) -> Path:
@@ -71,7 +74,12 @@ def _nvcc(base: Base) -> Path:
 
 
 def _architectures(base: Base) -> tuple[str, ...]:
-    """What the installed torch was built for, from 8.0 up, and the newest also as PTX for what comes later."""
+    """What the installed torch was built for, from 8.0 up, and the newest also as PTX for what comes later.
+
+    TORCH_CUDA_ARCH_LIST, PyTorch's own variable (`9.0`, `8.0;9.0+PTX`), says otherwise.
+    """
+    if wished := re.findall(r"(\d+)\.(\d+)(\+PTX)?", os.environ.get("TORCH_CUDA_ARCH_LIST", "")):
+        return tuple(f"{major}{minor}" if ptx else f"{major}{minor}-real" for major, minor, ptx in wished)
     code = "import torch; print(torch._C._cuda_getArchFlags())"
     said = subprocess.run([base.python, "-c", code], capture_output=True, text=True, cwd="/")
     numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said.stdout)} | {80, 90})
