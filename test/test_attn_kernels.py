@@ -21,9 +21,8 @@ from torch.testing._internal.common_utils import (
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")
-# (N, D, E): one row, below and beyond a vector, a register tile, a panel and a block, and the widths of the marks
+# (N, D, E): below and beyond a vector, a register tile, a panel and a block, and the widths of the marks
 SIZES = [
-    (1, 1, 1),
     (2, 3, 4),
     (17, 5, 33),
     (63, 16, 65),
@@ -130,6 +129,14 @@ class TestAttnKernels(TestCase):
                 q, k, v, *grads = make_inputs(*size, dtype, scale, draw)
                 draws.append((q, k, v, *(g if keep else None for g, keep in zip(grads, defined, strict=True))))
             self.assert_rule(draws, dtype)
+
+    @parametrize("dtype", DTYPES)
+    def test_one_row(self, dtype):
+        # One score is too few to compare errors by; the usual tolerances serve.
+        for d, e in ((1, 1), (30, 40), (64, 1)):
+            arguments = make_inputs(1, d, e, dtype)
+            for got, wanted in zip(kernels(*arguments), composition(*arguments), strict=True):
+                self.assertEqual(got, wanted, atol=4 * torch.finfo(dtype).eps, rtol=8 * torch.finfo(dtype).eps)
 
     @parametrize("dtype", DTYPES)
     def test_saturation(self, dtype):
