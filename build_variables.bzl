@@ -1,4 +1,4 @@
-# Bazel and the mobile builds list the sources that CMake finds by itself.
+# Buck and the lite interpreter list the sources that CMake and Bazel find by themselves.
 
 aten_native_source_codegen_list = [
     "aten/src/ATen/native/cpu/AttnKernel.cpp",

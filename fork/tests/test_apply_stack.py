@@ -48,6 +48,12 @@ def test_nothing_of_upstream_is_lost_or_moved(tree: Path) -> None:
         assert row.split("\t")[1] == "0", row
 
 
+def test_upstream_has_every_header_already(tree: Path) -> None:
+    """What a C++ fragment includes is for the fragment alone."""
+    shown = git(tree, "diff", "--diff-filter=M", "main", "stack", "--", "*.h", "*.cpp")
+    assert [line for line in shown.splitlines() if line.startswith("+#include")] == []
+
+
 def test_each_line_in_its_place(tree: Path) -> None:
     """The files to which the stack adds entries rather than functions."""
     few = [row.split("\t") for row in git(tree, "diff", "--numstat", "main", "stack").splitlines()]
@@ -58,7 +64,11 @@ def test_each_line_in_its_place(tree: Path) -> None:
         "\n".join(kept),
         """\
 +++ b/aten/src/ATen/autocast_mode.cpp
-@@ -6,2 +6,3 @@ TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
+@@ -6,2 +6,3 @@ TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {
+   KERNEL_MPS(addr, lower_precision_fp)
++  KERNEL_MPS(attn, lower_precision_fp)
+   KERNEL_MPS(matmul, lower_precision_fp)
+@@ -10,2 +11,3 @@ TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
    KERNEL_CPU(addbmm, lower_precision_fp)
 +  KERNEL_CPU(attn, lower_precision_fp)
    KERNEL_CPU(linear, lower_precision_fp)
@@ -94,6 +104,14 @@ def test_each_line_in_its_place(tree: Path) -> None:
      addr
 +    attn
      baddbmm
++++ b/test/expect/HasDecompTest.test_aten_core_operators.expect
+@@ -1,4 +1,6 @@
+ aten::_addmm_activation
++aten::_attn_backward
+ aten::_unsafe_index
+ aten::atanh
++aten::attn
+ aten::baddbmm
 +++ b/test/test_namedtuple_return_api.py
 @@ -6,2 +6,3 @@ all_operators_with_namedtuple_return = {
      'frexp', 'lu_unpack', 'histogram', 'histogramdd',

@@ -51,6 +51,10 @@ TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
 
 namespace at::autocast {
 namespace {
+TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {
+  KERNEL_MPS(addr, lower_precision_fp)
+  KERNEL_MPS(matmul, lower_precision_fp)
+}
 TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
   KERNEL_CPU(addbmm, lower_precision_fp)
   KERNEL_CPU(linear, lower_precision_fp)
@@ -258,6 +262,12 @@ class TestNamedTupleAPI(TestCase):
             op(operators=['aminmax'], input=(), names=('min', 'max'), hasout=True),
             op(operators=['frexp'], input=(), names=('mantissa', 'exponent'), hasout=True),
         ]
+""",
+    "test/expect/HasDecompTest.test_aten_core_operators.expect": """\
+aten::_addmm_activation
+aten::_unsafe_index
+aten::atanh
+aten::baddbmm
 """,
     "docs/source/torch.rst": """\
 torch

@@ -1,11 +1,11 @@
 // The formulas that derivatives.yaml names for attn and its backward.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <ATen/core/Tensor.h> // fragment only
 
-#include <array>
-#include <optional>
-#include <tuple>
+#include <array> // fragment only
+#include <optional> // fragment only
+#include <tuple> // fragment only
 
 namespace torch::autograd::generated::details {
 
