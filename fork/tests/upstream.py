@@ -263,6 +263,17 @@ class TestNamedTupleAPI(TestCase):
             op(operators=['frexp'], input=(), names=('mantissa', 'exponent'), hasout=True),
         ]
 """,
+    "test/test_decomp.py": """\
+import torch
+
+
+def op_assert_ref(test_case, op, test_dtype, i, orig, decomp, ref, args, kwargs):
+    tol_table = {
+        (torch.float16, torch.ops.aten.mv.default): 1e-5,
+        (torch.bfloat16, torch.ops.aten.mv.default): 1e-5,
+        (torch.float16, torch.ops.aten.dot.default): 2e-6,
+    }
+""",
     "test/expect/HasDecompTest.test_aten_core_operators.expect": """\
 aten::_addmm_activation
 aten::_unsafe_index

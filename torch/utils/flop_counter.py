@@ -7,7 +7,7 @@ aten = torch.ops.aten
 
 
 @register_flop_formula(aten.attn)
-def attn_flop(q_shape, k_shape, v_shape, *args, out_shape=None, **kwargs) -> int:
+def _attn_flop(q_shape, k_shape, v_shape, *args, out_shape=None, **kwargs) -> int:
     """Count flops for attn: q @ k.T and attn @ v."""
     n, d = q_shape
     _, e = v_shape
@@ -15,8 +15,16 @@ def attn_flop(q_shape, k_shape, v_shape, *args, out_shape=None, **kwargs) -> int
 
 
 @register_flop_formula(aten._attn_backward)
-def attn_backward_flop(
-    grad_output_shape, grad_attn_shape, q_shape, k_shape, v_shape, attn_shape, output_mask, out_shape=None, **kwargs
+def _attn_backward_flop(
+    grad_output_shape,
+    grad_attn_shape,
+    q_shape,
+    k_shape,
+    v_shape,
+    attn_shape,
+    output_mask,
+    out_shape=None,
+    **kwargs,
 ) -> int:
     """Count flops for the products of attn's backward that its gradients and output_mask leave over."""
     n, _ = attn_shape
@@ -33,6 +41,6 @@ def attn_backward_flop(
 
 
 flop_registry = {
-    aten.attn: attn_flop,
-    aten._attn_backward: attn_backward_flop,
+    aten.attn: _attn_flop,
+    aten._attn_backward: _attn_backward_flop,
 }
