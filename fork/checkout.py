@@ -42,7 +42,9 @@ class Checkout:
         return _git(self.path, *args, stdin=stdin, variables=variables)
 
     def refuse_dirty(self) -> None:
-        status = self.git("status", "--porcelain", "--untracked-files=no").splitlines()
+        """What lies inside a submodule, such as the leftovers of a build, is in nobody's way."""
+        flags = ("--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+        status = self.git("status", *flags).splitlines()
         if status:
             raise ForkError(
                 f"{self.path} has changes that are not committed ({status[0].strip()}"

@@ -179,6 +179,17 @@ fork: TREE has changes that are not committed (M torch/overrides.py): commit or 
     )
 
 
+def test_changes_inside_a_submodule(stage: tuple[Path, Path], tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    library = committed(tmp_path / "library", {"lib.cpp": "// as it came\n"})
+    git(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/library")
+    git(tree, "commit", "--quiet", "--message=library")
+    write(tree, {"third_party/library/lib.cpp": "// as a build left it\n"})
+    assert fork(root, "apply", tree) == 0
+    assert git(tree, "diff", "--name-only", "main", "stack", "--", "third_party") == ""
+    assert (tree / "third_party/library/lib.cpp").read_text() == "// as a build left it\n"
+
+
 def test_a_file_of_the_readers_in_the_way(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     write(stage[1], {"aten/src/ATen/native/Twice.cpp": "mine\n"})
     assert_expected_inline(
