@@ -111,7 +111,7 @@ def get_testing_overrides():
 import torch._C
 from torch._C import _add_docstr as add_docstr
 
-add_docstr(torch.arctanh, "Alias.")
+add_docstr(torch.asarray, "A tensor of what is given.")
 """,
     "torch/_dynamo/trace_rules.py": """\
 from .variables import TorchInGraphFunctionVariable

@@ -91,8 +91,8 @@ def error_inputs_attn(op_info, device, **kwargs):
                     f"q and k to have the same number of columns, but got q {q}, k {k}")
 
     for i in range(3):
-        dtypes = ["Double" if i == j else "Float" for j in range(3)]
-        q, k, v = (make_arg(shape, dtype=torch.float64) if i == j else make_arg(shape)
+        dtypes = ["Half" if i == j else "Float" for j in range(3)]
+        q, k, v = (make_arg(shape, dtype=torch.float16) if i == j else make_arg(shape)
                    for j, shape in enumerate(shapes))
         yield error(q, k, v, "q, k and v to have the same dtype, but got "
                     f"q {dtypes[0]}, k {dtypes[1]}, v {dtypes[2]}")
