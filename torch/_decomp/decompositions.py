@@ -69,15 +69,10 @@ def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @register_decomposition(aten._attn_backward)
-def _attn_backward(
-    grad_output: Tensor | None,
-    grad_attn: Tensor | None,
-    q: Tensor | None,
-    k: Tensor | None,
-    v: Tensor | None,
-    attn: Tensor,
-    output_mask: list[bool],
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
+    # All tensors but attn may be None: gradients that do not exist, and operands that
+    # no wanted gradient needs.
+
     # Tensor.conj is composite, and what dispatches below autograd need not take it apart.
     def conj(t: Tensor) -> Tensor:
         return t.conj() if t.is_complex() else t
