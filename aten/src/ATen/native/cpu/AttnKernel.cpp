@@ -21,8 +21,9 @@ namespace {
 
 using namespace attn_tile;
 
-// Tiles of attn are kBlockRows x kBlockColumns at most.
-constexpr int64_t kForwardRows = 48, kBackwardRows = 96, kBlockColumns = 128;
+// Blocks of attn: what the next products read of them stays in the cache.
+constexpr int64_t kForwardRows = 48, kForwardColumns = 128;
+constexpr int64_t kBackwardRows = 96, kBackwardColumns = 256;
 
 // Less work than this (FLOP) is not worth another thread.
 constexpr double kThreadWork = 2e6;
@@ -70,6 +71,19 @@ inline void narrow(const T* from, scalar_t* to, int64_t n) {
     std::copy_n(from, n, to);
   } else {
     vec::convert(from, to, n);
+  }
+}
+
+// A vector of the first n numbers, zeros after them.
+template <typename T, typename scalar_t>
+inline Vectorized<T> load(const scalar_t* from, int64_t n) {
+  constexpr int64_t width = Vectorized<T>::size();
+  using Vec = Vectorized<scalar_t>;
+  const Vec x = n < width ? Vec::loadu(from, n) : Vec::loadu(from, width);
+  if constexpr (std::is_same_v<scalar_t, T>) {
+    return x;
+  } else {
+    return std::get<0>(vec::convert_to_float<scalar_t>(x));
   }
 }
 
@@ -147,15 +161,55 @@ void load_transposed(
   }
 }
 
-// attn (n) <- tanh(scores); scores <- what attn holds of it
-template <typename scalar_t, typename T>
-inline void tanh_row(T* scores, scalar_t* attn, int64_t n) {
-  using Vec = Vectorized<T>;
-  constexpr int64_t width = Vec::size();
-  for (int64_t j = 0; j < n; j += width) {
-    attn_tile::tanh(Vec::loadu(scores + j)).store(scores + j);
+// f(row, column, rows, columns) for each tile that the registers hold: what
+// is done to it is done while the first cache has it.
+template <typename T, typename F>
+inline void each_tile(int64_t rows, int64_t columns, const F& f) {
+  for (int64_t r = 0; r < rows; r += kTileRows) {
+    const int64_t tile_rows = std::min<int64_t>(kTileRows, rows - r);
+    for (int64_t c = 0; c < columns; c += kPanel<T>) {
+      f(r, c, tile_rows, std::min(kPanel<T>, columns - c));
+    }
   }
-  narrow(scores, attn, n);
+}
+
+// The tile below: rows of attn lie too far apart for the processor to guess
+// the next. Beyond the end of attn this does nothing.
+template <bool written, typename scalar_t>
+inline void prefetch_next(const scalar_t* attn, int64_t row, int64_t columns) {
+#if defined(__GNUC__)
+  constexpr int64_t line = 64 / sizeof(scalar_t);
+  for (const auto r : c10::irange(kTileRows, 2 * kTileRows)) {
+    for (int64_t c = 0; c < columns; c += line) {
+      __builtin_prefetch(attn + r * row + c, written);
+    }
+  }
+#endif
+}
+
+// attn (n) <- tanh(scores); left <- attn
+template <typename scalar_t, typename U, typename T>
+inline void tanh_row(const T* scores, scalar_t* attn, U* left, int64_t n) {
+  using Vec = Vectorized<scalar_t>;
+  for (int64_t j = 0; j < n; j += Vec::size()) {
+    const auto first = attn_tile::tanh(Vectorized<T>::loadu(scores + j));
+    Vec result;
+    if constexpr (std::is_same_v<scalar_t, T>) {
+      result = first;
+    } else {
+      const T* next = scores + j + Vectorized<T>::size();
+      result = vec::convert_from_float<scalar_t>(
+          first, attn_tile::tanh(Vectorized<T>::loadu(next)));
+    }
+    result.store(attn + j, std::min<int64_t>(Vec::size(), n - j));
+    if constexpr (std::is_same_v<U, Pair> || std::is_same_v<scalar_t, T>) {
+      result.store(left + j / Unit<U>::group);
+    } else {
+      auto [low, high] = vec::convert_to_float<scalar_t>(result);
+      low.store(left + j);
+      high.store(left + j + Vectorized<T>::size());
+    }
+  }
 }
 
 // U is what the products read: opmath_type<scalar_t>, or Pair for bfloat16.
@@ -167,7 +221,7 @@ void attn_forward(
     const Tensor& k,
     const Tensor& v) {
   using T = typename Unit<U>::Sum;
-  constexpr int64_t group = Unit<U>::group;
+  constexpr int64_t group = Unit<U>::group, left_row = kForwardColumns / group;
   const int64_t n = q.size(0), d = q.size(1), e = v.size(1);
   const int64_t d_units = ceil_div(d, group), e_padded = padded<T>(e);
   const scalar_t* q_data = q.const_data_ptr<scalar_t>();
@@ -198,41 +252,46 @@ void attn_forward(
   const int64_t blocks = ceil_div(ceil_div(n, kForwardRows), threads) * threads;
   const int64_t block_rows = ceil_div(n, blocks);
   const auto run = [&](int64_t begin, int64_t end) {
-    const int64_t tile = block_rows * kBlockColumns;
-    const Scratch<U> left(block_rows * d_units + tile);
-    const Scratch<T> sums(tile + block_rows * e_padded);
+    const Scratch<U> left(block_rows * (d_units + left_row));
+    const Scratch<T> sums(block_rows * e_padded);
     U* q_rows = left.get();
     U* attn_rows = q_rows + block_rows * d_units;
-    T* scores = sums.get();
-    T* output_rows = scores + tile;
+    T* output_rows = sums.get();
+    std::array<T, kTileRows * kPanel<T>> scores{};
     for (int64_t i = begin * block_rows; i < std::min(end * block_rows, n);
          i += block_rows) {
       const int64_t rows = std::min(block_rows, n - i);
       load_left(q_data + i * d, q_rows, rows, d);
-      for (int64_t j = 0; j < n; j += kBlockColumns) {
-        const int64_t columns = std::min(kBlockColumns, n - j);
-        // scores <- q @ k.T
-        product<U, T>(
-            rows,
-            columns,
-            d_units,
-            {q_rows, d_units, 1},
-            {k_panels.get() + j * d_units, kPanel<T>, d_units * kPanel<T>},
-            scores,
-            kBlockColumns,
-            false);
-        // attn <- tanh(scores)
-        for (const auto r : c10::irange(rows)) {
-          scalar_t* to = attn_data + (i + r) * n + j;
-          tanh_row(scores + r * kBlockColumns, to, columns);
-          load_left(to, attn_rows + r * kBlockColumns, 1, columns);
-        }
+      for (int64_t j = 0; j < n; j += kForwardColumns) {
+        const int64_t columns = std::min(kForwardColumns, n - j);
+        each_tile<T>(rows, columns, [&](auto r, auto c, auto m, auto width) {
+          // scores <- q @ k.T
+          product<U, T>(
+              m,
+              width,
+              d_units,
+              {q_rows + r * d_units, d_units, 1},
+              {k_panels.get() + (j + c) * d_units, kPanel<T>},
+              scores.data(),
+              kPanel<T>,
+              false);
+          // attn <- tanh(scores)
+          scalar_t* to = attn_data + (i + r) * n + j + c;
+          prefetch_next<true>(to, n, width);
+          for (const auto x : c10::irange(m)) {
+            tanh_row(
+                scores.data() + x * kPanel<T>,
+                to + x * n,
+                attn_rows + (r + x) * left_row + c / group,
+                width);
+          }
+        });
         // output <- output + attn @ v
         product<U, T>(
             rows,
             e,
             ceil_div(columns, group),
-            {attn_rows, kBlockColumns, 1},
+            {attn_rows, left_row, 1},
             {v_rows.get() + j / group * e_padded, e_padded},
             output_rows,
             e_padded,
@@ -246,35 +305,59 @@ void attn_forward(
   at::parallel_for(0, blocks, ceil_div(blocks, threads), run);
 }
 
-// grad_scores (n) <- (grad_scores + grad_attn) * (1 - attn^2); either term may
-// be missing
+// sum (n) <- sum + x, whose numbers are `stride` apart
 template <typename scalar_t, typename T>
-inline void backward_row(
-    T* grad_scores,
-    bool has_scores,
-    const scalar_t* grad_attn,
-    int64_t grad_attn_stride,
-    const scalar_t* attn,
-    int64_t n) {
+inline void add_row(const scalar_t* x, int64_t stride, T* sum, int64_t n) {
   using Vec = Vectorized<T>;
-  const Vec one(T(1));
-  std::array<T, kBlockColumns> a, g;
-  widen(attn, a.data(), n);
-  if (grad_attn && grad_attn_stride == 1) {
-    widen(grad_attn, g.data(), n);
-  } else if (grad_attn) {
-    for (const auto c : c10::irange(n)) {
-      g[c] = static_cast<T>(grad_attn[c * grad_attn_stride]);
-    }
+  for (int64_t c = 0; stride == 1 && c < n; c += Vec::size()) {
+    (Vec::loadu(sum + c) + load<T>(x + c, n - c)).store(sum + c);
   }
-  for (int64_t c = 0; c < n; c += Vec::size()) {
-    Vec grad =
-        has_scores ? Vec::loadu(grad_scores + c) : Vec::loadu(g.data() + c);
-    if (has_scores && grad_attn) {
-      grad = grad + Vec::loadu(g.data() + c);
+  for (int64_t c = 0; stride != 1 && c < n; c++) {
+    sum[c] += static_cast<T>(x[c * stride]);
+  }
+}
+
+// grad_scores <- grad_attn * (1 - attn^2) for a tile, as the left and as the
+// right factor of a product, and attn as a right one
+template <typename scalar_t, typename U, typename T>
+inline void backward_tile(
+    const T* grad_attn,
+    const scalar_t* attn,
+    int64_t attn_row,
+    int64_t rows,
+    int64_t columns,
+    U* left,
+    U* right,
+    U* attn_right) {
+  using Vec = Vectorized<T>;
+  constexpr int64_t group = Unit<U>::group;
+  const auto load_attn = [&](int64_t r, int64_t c) {
+    return load<T>(attn + r * attn_row + c, columns - c);
+  };
+  const auto grad_scores = [&](int64_t r, int64_t c, const Vec& a) {
+    const Vec one(T(1)), grad = Vec::loadu(grad_attn + r * kPanel<T> + c);
+    return grad * ((one - a) * (one + a));
+  };
+  for (int64_t r = 0; r < rows; r += group) {
+    for (int64_t c = 0; c < columns; c += Vec::size()) {
+      const int64_t to = r / group * kBackwardColumns + c;
+      const Vec a = load_attn(r, c), grad = grad_scores(r, c, a);
+      if constexpr (std::is_same_v<U, Pair>) {
+        const bool two = r + 1 < rows;
+        const Vec below = two ? load_attn(r + 1, c) : Vec(0);
+        const Vec grad_below = two ? grad_scores(r + 1, c, below) : Vec(0);
+        store_pairs(a, below, attn_right + to);
+        store_rounded(
+            grad,
+            grad_below,
+            reinterpret_cast<BFloat16*>(left) + r * kBackwardColumns + c,
+            kBackwardColumns,
+            right + to);
+      } else {
+        a.store(attn_right + to);
+        grad.store(right + to);
+      }
     }
-    const Vec t = Vec::loadu(a.data() + c);
-    (grad * ((one - t) * (one + t))).store(grad_scores + c);
   }
 }
 
@@ -324,32 +407,35 @@ void attn_backward(
   parts = ceil_div(n, part_columns);
   const int64_t block_rows = std::min(n, kBackwardRows);
   const int64_t block_units = ceil_div(block_rows, group);
+  const int64_t block_columns =
+      ceil_div(std::min(n, kBackwardColumns), kPanel<T>) * kPanel<T>;
   const Scratch<T> grad_q_sums(grad_q.defined() ? parts * n * d_padded : 0);
 
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
-    const int64_t tile = block_rows * kBlockColumns;
+    const int64_t tile = block_units * kBackwardColumns;
     const int64_t width = d_padded + e_padded;
-    const Scratch<T> sums(tile + kBlockColumns * width);
+    const Scratch<T> sums(block_columns * width);
     const Scratch<U> units(
-        tile + 2 * block_units * kBlockColumns + block_rows * e_units +
-        block_units * width + kBlockColumns * width);
-    T* grad_scores = sums.get();
-    T* grad_k_rows = grad_scores + tile;
-    T* grad_v_rows = grad_k_rows + kBlockColumns * d_padded;
-    U* scores_left = units.get();
-    U* scores_right = scores_left + tile;
-    U* attn_right = scores_right + block_units * kBlockColumns;
-    U* output_left = attn_right + block_units * kBlockColumns;
+        (1 + group) * tile + block_rows * e_units + block_units * width +
+        block_columns * width);
+    T* grad_k_rows = sums.get();
+    T* grad_v_rows = grad_k_rows + block_columns * d_padded;
+    U* scores_right = units.get();
+    U* attn_right = scores_right + tile;
+    // Without pairs both factors are the same.
+    U* scores_left = group == 1 ? scores_right : attn_right + tile;
+    U* output_left = attn_right + group * tile;
     U* output_right = output_left + block_rows * e_units;
     U* q_right = output_right + block_units * e_padded;
     U* k_right = q_right + block_units * d_padded;
-    U* v_panels = k_right + kBlockColumns * d_padded;
+    U* v_panels = k_right + block_columns * d_padded;
+    std::array<T, kTileRows * kPanel<T>> grad_attn_tile{};
     for (const auto part : c10::irange(begin, end)) {
       const int64_t first = part * part_columns;
       const int64_t last = std::min(first + part_columns, n);
       T* grad_q_rows = grad_q_sums.get() + part * n * d_padded;
-      for (int64_t j = first; j < last; j += kBlockColumns) {
-        const int64_t columns = std::min(kBlockColumns, last - j);
+      for (int64_t j = first; j < last; j += kBackwardColumns) {
+        const int64_t columns = std::min(kBackwardColumns, last - j);
         if (grad_q.defined()) {
           load_right(k_data + j * d, d, k_right, d_padded, columns, d);
         }
@@ -358,63 +444,53 @@ void attn_backward(
         }
         for (int64_t i = 0; i < n; i += block_rows) {
           const int64_t rows = std::min(block_rows, n - i);
-          const scalar_t* attn_block = attn_data + i * n + j;
           if (has_scores) {
-            // grad_scores <- grad_output @ v.T
             load_left(grad_output_data + i * e, output_left, rows, e);
-            product<U, T>(
-                rows,
-                columns,
-                e_units,
-                {output_left, e_units, 1},
-                {v_panels, kPanel<T>, e_units * kPanel<T>},
-                grad_scores,
-                kBlockColumns,
-                false);
           }
-          if (scores_wanted) {
-            for (const auto r : c10::irange(rows)) {
-              backward_row(
-                  grad_scores + r * kBlockColumns,
-                  has_scores,
-                  has_attn ? grad_attn_data + (i + r) * grad_attn.stride(0) +
-                          j * grad_attn.stride(1)
-                           : nullptr,
-                  has_attn ? grad_attn.stride(1) : 0,
-                  attn_block + r * n,
-                  columns);
+          each_tile<T>(rows, columns, [&](auto r, auto c, auto m, auto width) {
+            T* sum = grad_attn_tile.data();
+            if (has_scores) {
+              // grad_attn <- grad_output @ v.T
+              product<U, T>(
+                  m,
+                  width,
+                  e_units,
+                  {output_left + r * e_units, e_units, 1},
+                  {v_panels + c * e_units, kPanel<T>},
+                  sum,
+                  kPanel<T>,
+                  false);
+            } else {
+              grad_attn_tile.fill(T(0));
             }
-          }
-          const U* left = nullptr;
-          const U* right = nullptr;
-          if constexpr (std::is_same_v<U, T>) {
-            left = right = grad_scores;
-          } else if (scores_wanted) {
-            auto* rounded = reinterpret_cast<scalar_t*>(scores_left);
-            for (const auto r : c10::irange(rows)) {
-              scalar_t* line = rounded + r * 2 * kBlockColumns;
-              narrow(grad_scores + r * kBlockColumns, line, columns);
-              line[columns] = 0;
+            for (int64_t x = 0; has_attn && x < m; x++) {
+              add_row(
+                  grad_attn_data + (i + r + x) * grad_attn.stride(0) +
+                      (j + c) * grad_attn.stride(1),
+                  grad_attn.stride(1),
+                  sum + x * kPanel<T>,
+                  width);
             }
-            left = scores_left;
-            if (grad_k.defined()) {
-              load_right(
-                  rounded,
-                  2 * kBlockColumns,
-                  scores_right,
-                  kBlockColumns,
-                  rows,
-                  columns);
-              right = scores_right;
-            }
-          }
+            const scalar_t* from = attn_data + (i + r) * n + j + c;
+            const int64_t to = r / group * kBackwardColumns + c;
+            prefetch_next<false>(from, n, width);
+            backward_tile(
+                sum,
+                from,
+                n,
+                m,
+                width,
+                scores_left + (r * kBackwardColumns + c) / group,
+                scores_right + to,
+                attn_right + to);
+          });
           if (grad_q.defined()) {
             // grad_q <- grad_q + grad_scores @ k
             product<U, T>(
                 rows,
                 d,
                 ceil_div(columns, group),
-                {left, kBlockColumns, 1},
+                {scores_left, kBackwardColumns / group, 1},
                 {k_right, d_padded},
                 grad_q_rows + i * d_padded,
                 d_padded,
@@ -427,7 +503,7 @@ void attn_backward(
                 columns,
                 d,
                 ceil_div(rows, group),
-                {right, 1, kBlockColumns},
+                {scores_right, 1, kBackwardColumns},
                 {q_right, d_padded},
                 grad_k_rows,
                 d_padded,
@@ -435,14 +511,13 @@ void attn_backward(
           }
           if (grad_v.defined()) {
             // grad_v <- grad_v + attn.T @ grad_output
-            load_right(attn_block, n, attn_right, kBlockColumns, rows, columns);
             load_right(
                 grad_output_data + i * e, e, output_right, e_padded, rows, e);
             product<U, T>(
                 columns,
                 e,
                 ceil_div(rows, group),
-                {attn_right, 1, kBlockColumns},
+                {attn_right, 1, kBackwardColumns},
                 {output_right, e_padded},
                 grad_v_rows,
                 e_padded,

@@ -175,6 +175,53 @@ inline Vectorized<float> multiply_add(
           : "v"(__m512(pairs)), "v"(__m512(right)));
   return result;
 }
+
+// Pairs of two rows, of which bfloat16 holds every number.
+inline void store_pairs(
+    const Vectorized<float>& first,
+    const Vectorized<float>& second,
+    Pair* pairs) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
+  const __m512i high = _mm512_castps_si512(second);
+  _mm512_storeu_si512(pairs, _mm512_or_si512(low, high));
+}
+
+// Two rows rounded to bfloat16, `row` apart, and pairs of them. Denormals
+// become zero, as which the product of pairs takes them.
+inline void store_rounded(
+    const Vectorized<float>& first,
+    const Vectorized<float>& second,
+    BFloat16* rows,
+    int64_t row,
+    Pair* pairs) {
+  __m512i rounded;
+  __asm__("vcvtne2ps2bf16 %2, %1, %0"
+          : "=v"(rounded)
+          : "v"(__m512(second)), "v"(__m512(first)));
+  const __m512i order = _mm512_setr_epi32(
+      0x100000,
+      0x110001,
+      0x120002,
+      0x130003,
+      0x140004,
+      0x150005,
+      0x160006,
+      0x170007,
+      0x180008,
+      0x190009,
+      0x1a000a,
+      0x1b000b,
+      0x1c000c,
+      0x1d000d,
+      0x1e000e,
+      0x1f000f);
+  const auto store_row = [](__m256i half, BFloat16* to) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), half);
+  };
+  store_row(_mm512_castsi512_si256(rounded), rows);
+  store_row(_mm512_extracti64x4_epi64(rounded, 1), rows + row);
+  _mm512_storeu_si512(pairs, _mm512_permutexvar_epi16(order, rounded));
+}
 #else
 inline bool has_pair_products() {
   return false;
