@@ -1,6 +1,8 @@
 // attn(q, k, v): attn = tanh(q @ k.T) and output = attn @ v, and its backward.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
+
+#include <ATen/EmptyTensor.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/attn.h>
 #include <c10/util/irange.h>
@@ -11,8 +13,6 @@
 #else
 #include <ATen/ops/_attn_backward_native.h>
 #include <ATen/ops/attn_native.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/tanh.h>
@@ -186,8 +186,8 @@ attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
     return std::make_tuple(std::move(output), std::move(attn));
   }
   const int64_t n = q.size(0);
-  Tensor attn = at::empty({n, n}, q.options());
-  Tensor output = at::empty({n, v.size(1)}, q.options());
+  Tensor attn = at::detail::empty_cpu({n, n}, q.options());
+  Tensor output = at::detail::empty_cpu({n, v.size(1)}, q.options());
   if (n > 0) {
     advise_huge_pages(attn);
     attn_stub(
@@ -248,13 +248,13 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   const bool any = grad_output.defined() || grad_attn.defined();
   Tensor grad_q, grad_k, grad_v;
   if (output_mask[0] && any) {
-    grad_q = at::empty({attn.size(0), k_->size(1)}, attn.options());
+    grad_q = at::detail::empty_cpu({attn.size(0), k_->size(1)}, attn.options());
   }
   if (output_mask[1] && any) {
-    grad_k = at::empty({attn.size(0), q_->size(1)}, attn.options());
+    grad_k = at::detail::empty_cpu({attn.size(0), q_->size(1)}, attn.options());
   }
   if (output_mask[2] && grad_output.defined()) {
-    grad_v = at::empty_like(grad_output, MemoryFormat::Contiguous);
+    grad_v = at::detail::empty_cpu(grad_output.sizes(), attn.options());
   }
   if (attn.numel() == 0 ||
       !(grad_q.defined() || grad_k.defined() || grad_v.defined())) {
