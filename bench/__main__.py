@@ -16,6 +16,8 @@ from bench import plot
 from bench.measure import Floor, flop, medians, peak_memory
 from bench.routes import KINDS, Attn, jax_works, routes, works
 
+# Where there is next to nothing to compute: what is left is the cost of a call.
+OVERHEAD_N = 2
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
@@ -72,9 +74,9 @@ def takes_part(name: str, case: Case, quick: bool) -> bool:
     if case.dtype != "f32" or (case.d, case.e) != (64, 64):
         return False
     if name == "torch.compile":
-        compiles = case.kind in ("forward", "backward", "both") and case.n >= 1024
+        compiles = case.kind in ("forward", "backward", "both") and (case.n == OVERHEAD_N or case.n >= 1024)
         return compiles and (not quick or case.n == 2048)
-    return not quick or case.n in (2, 1024)
+    return not quick or case.n in (OVERHEAD_N, 1024)
 
 
 def run(case: Case, attns: dict[str, Attn], floor: Floor, quick: bool) -> Result:
@@ -118,6 +120,17 @@ HEADER = (
     "kind            type     N   D   E composition torch.attn speedup  GF/s floor  N^2 of memory\n"
     "                                            ms         ms                     comp. attn  others, ms"
 )
+
+
+def overhead(results: list[Result]) -> str:
+    """What a call costs by each route, in microseconds."""
+    small = {r.case.kind: r.seconds for r in results if r.case.dtype == "f32" and r.case.n == OVERHEAD_N}
+    names = dict.fromkeys(name for seconds in small.values() for name in seconds)
+    lines = [f"cost of a call, microseconds (N = {OVERHEAD_N})  " + " ".join(f"{kind:>9}" for kind in small)]
+    for name in names:
+        times = (seconds.get(name) for seconds in small.values())
+        lines.append(f"{name:38}" + " ".join(f"{t * 1e6:9.1f}" if t else " " * 9 for t in times))
+    return "\n".join(lines)
 
 
 def charts(results: list[Result]) -> dict[str, str]:
@@ -176,6 +189,7 @@ def main() -> None:
             floors[case.dtype] = Floor(DTYPES[case.dtype], 0.1)
         results.append(run(case, attns, floors[case.dtype], options.quick))
         print(row(results[-1]), flush=True)
+    print(overhead(results))
     options.out.mkdir(parents=True, exist_ok=True)
     record = {"machine": machine(), "results": [dataclasses.asdict(r) for r in results]}
     (options.out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
