@@ -16,21 +16,30 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 import torch
 import torch._dynamo.testing
 import torch.autograd.forward_ad as fwAD
-from filelock import FileLock
 from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.testing import make_tensor
-from torch.testing._internal.common_utils import TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    TestCase,
+)
 from torch.utils import cpp_extension
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+
 Grads = list[torch.Tensor | None]
-Attn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+Attn = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]
+]
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "attn_gradient.md"
 PRECISE = [torch.float64, torch.complex128]
@@ -38,7 +47,9 @@ PRECISE = [torch.float64, torch.complex128]
 SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
 
 
-def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def composition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """What everything here is compared with: output (N, E) and attn (N, N) in plain differentiable operations."""
     attn = torch.tanh(torch.matmul(q, k.mT))
     return torch.matmul(attn, v), attn
@@ -76,7 +87,9 @@ class AttnFunction(torch.autograd.Function):
         if needs_q or needs_k:
             if grad_output is not None:
                 through_output = torch.matmul(grad_output, v.mH)
-                grad_attn = through_output if grad_attn is None else grad_attn + through_output
+                grad_attn = (
+                    through_output if grad_attn is None else grad_attn + through_output
+                )
             if grad_attn is not None:
                 grad_scores = grad_attn * ((1 - attn) * (1 + attn)).conj()
                 if needs_q:
@@ -111,7 +124,9 @@ class AttnFunction(torch.autograd.Function):
         return AttnFunction.apply(*batched), (0, 0)
 
 
-def python_attn(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def python_attn(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     return AttnFunction.apply(q, k, v)
 
 
@@ -221,7 +236,9 @@ def build_cpp() -> str | None:
     if shutil.which(compiler) is None:
         return f"no C++ compiler: {compiler!r} is not on PATH; install g++ or clang++, or name yours in CXX"
     built_for = repr((CPP_SOURCE, torch.__version__, torch.__file__, sys.version))
-    root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root())
+    root = Path(
+        os.environ.get("TORCH_EXTENSIONS_DIR") or cpp_extension.get_default_build_root()
+    )
     folder = root / f"test_attn_{hashlib.sha256(built_for.encode()).hexdigest()[:16]}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / "test_attn.lock"):
@@ -257,7 +274,9 @@ def route(name: str) -> Attn:
 
 on_both = parametrize("name", ["python", "cpp"], name_fn=str)
 in_both_precise_dtypes = parametrize("dtype", PRECISE)
-of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes))
+of_all_sizes = parametrize(
+    "sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes)
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,23 +284,41 @@ of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".f
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def make(*shapes: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = True) -> list[torch.Tensor]:
+def make(
+    *shapes: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = True
+) -> list[torch.Tensor]:
     """Random tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
     bound = 0.5 if dtype.is_complex else 1.0
     return [
-        make_tensor(shape, dtype=dtype, device="cpu", low=-bound, high=bound, requires_grad=requires_grad)
+        make_tensor(
+            shape,
+            dtype=dtype,
+            device="cpu",
+            low=-bound,
+            high=bound,
+            requires_grad=requires_grad,
+        )
         for shape in shapes
     ]
 
 
 def make_inputs(
-    n: int = 4, d: int = 2, e: int = 3, *, dtype: torch.dtype = torch.float64, requires_grad: bool = True
+    n: int = 4,
+    d: int = 2,
+    e: int = 3,
+    *,
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = True,
 ) -> list[torch.Tensor]:
     return make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=requires_grad)
 
 
 def make_outputs(
-    n: int = 4, e: int = 3, *, dtype: torch.dtype = torch.float64, requires_grad: bool = True
+    n: int = 4,
+    e: int = 3,
+    *,
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = True,
 ) -> list[torch.Tensor]:
     """Two tensors of the shapes of the outputs."""
     return make((n, e), (n, n), dtype=dtype, requires_grad=requires_grad)
@@ -313,7 +350,10 @@ class Undefine(torch.autograd.Function):
 
 
 def gradients(
-    outputs: Sequence[torch.Tensor | None], inputs: Sequence[torch.Tensor], given: Grads, create_graph: bool = False
+    outputs: Sequence[torch.Tensor | None],
+    inputs: Sequence[torch.Tensor],
+    given: Grads,
+    create_graph: bool = False,
 ) -> Grads:
     """The gradients of all inputs, None for those that have none. An output for which None is given takes part in the
     graph all the same, so that its gradient arrives as undefined."""
@@ -326,7 +366,11 @@ def gradients(
     if not used or not wanted:
         return [None] * len(inputs)
     tensors, grads = zip(*used)
-    found = iter(torch.autograd.grad(tensors, wanted, grads, create_graph=create_graph, allow_unused=True))
+    found = iter(
+        torch.autograd.grad(
+            tensors, wanted, grads, create_graph=create_graph, allow_unused=True
+        )
+    )
     return [next(found) if x.requires_grad else None for x in inputs]
 
 
@@ -346,9 +390,17 @@ class Costs(TorchDispatchMode):
         if func is torch.ops.aten.mm.default:
             (width,) = {*args[0].shape, *args[1].shape} & self.widths.keys()
             self.products[self.widths[width]] += 1
-        known = {x.untyped_storage()._cdata for x in tree_leaves(args) if isinstance(x, torch.Tensor)}
+        known = {
+            x.untyped_storage()._cdata
+            for x in tree_leaves(args)
+            if isinstance(x, torch.Tensor)
+        }
         for x in tree_leaves(result):
-            if isinstance(x, torch.Tensor) and x.shape == self.shape and x.untyped_storage()._cdata not in known:
+            if (
+                isinstance(x, torch.Tensor)
+                and x.shape == self.shape
+                and x.untyped_storage()._cdata not in known
+            ):
                 self.storages.append(StorageWeakRef(x.untyped_storage()))
         self.peak = max(self.peak, sum(not ref.expired() for ref in self.storages))
         return result
@@ -372,10 +424,16 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
         """The saved tensors by name, and how many others there are."""
         storages = {name: x.untyped_storage()._cdata for name, x in names.items()}
         known = [name for name, storage in storages.items() if storage in self.tensors]
-        others = [x.shape for storage, x in self.tensors.items() if storage not in storages.values()]
+        others = [
+            x.shape
+            for storage, x in self.tensors.items()
+            if storage not in storages.values()
+        ]
         square = [shape for shape in others if shape == names["attn"].shape]
         known += [f"{len(square)} more N x N"] if square else []
-        return ", ".join(known + [str(shape) for shape in others if shape not in square])
+        return ", ".join(
+            known + [str(shape) for shape in others if shape not in square]
+        )
 
 
 def run_document(kinds: type | tuple[type, ...] = ast.stmt) -> types.ModuleType:
@@ -401,8 +459,13 @@ def document() -> types.ModuleType:
 def table(first_column: str) -> dict[str, list[str]]:
     """The document's table of that heading: the cells of each row by its first one."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    (rows,) = re.findall(rf"^\| {first_column} \|.*\n\| ---.*\n((?:\|.*\n)+)", text, re.MULTILINE)
-    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows.splitlines()]
+    (rows,) = re.findall(
+        rf"^\| {first_column} \|.*\n\| ---.*\n((?:\|.*\n)+)", text, re.MULTILINE
+    )
+    cells = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in rows.splitlines()
+    ]
     return {row[0]: row[1:] for row in cells}
 
 
@@ -415,7 +478,9 @@ class TestAttnDocument(TestCase):
     def test_it_runs_from_top_to_bottom(self):
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             run_document()
-        self.assertEqual(printed.getvalue(), "attn_gradient.md: every formula agrees with autograd\n")
+        self.assertEqual(
+            printed.getvalue(), "attn_gradient.md: every formula agrees with autograd\n"
+        )
 
     @in_both_precise_dtypes
     @of_all_sizes
@@ -441,11 +506,18 @@ class TestAttnDocument(TestCase):
         inputs = make_inputs(*sizes, dtype=dtype, requires_grad=False)
         for defined in choices(3):
             with self.subTest(defined=defined), fwAD.dual_level():
-                tangents = keep(make_inputs(*sizes, dtype=dtype, requires_grad=False), defined)
-                duals = [x if t is None else fwAD.make_dual(x, t) for x, t in zip(inputs, tangents)]
+                tangents = keep(
+                    make_inputs(*sizes, dtype=dtype, requires_grad=False), defined
+                )
+                duals = [
+                    x if t is None else fwAD.make_dual(x, t)
+                    for x, t in zip(inputs, tangents)
+                ]
                 outputs = composition(*duals)
                 expected = [fwAD.unpack_dual(x).tangent for x in outputs]
-                found = document().attn_jvp(*tangents, *inputs, fwAD.unpack_dual(outputs[1]).primal)
+                found = document().attn_jvp(
+                    *tangents, *inputs, fwAD.unpack_dual(outputs[1]).primal
+                )
                 self.assertEqual(list(found), expected)
 
     @in_both_precise_dtypes
@@ -459,15 +531,21 @@ class TestAttnDocument(TestCase):
             differentiable = [x for x in (*given, *inputs) if x is not None]
             for wanted in choices(3):
                 with self.subTest(defined=defined, wanted=wanted):
-                    expected = gradients(composition(*inputs), inputs, given, create_graph=True)
+                    expected = gradients(
+                        composition(*inputs), inputs, given, create_graph=True
+                    )
                     grad_grads = keep(make_inputs(*sizes, dtype=dtype), wanted)
-                    grad_grads = [None if x is None else g for x, g in zip(expected, grad_grads)]
+                    grad_grads = [
+                        None if x is None else g for x, g in zip(expected, grad_grads)
+                    ]
                     expected = gradients(expected, differentiable, grad_grads)
 
                     _, backward = document().attn(*inputs)
                     _, double_backward = backward(*given)
                     found = double_backward(*grad_grads)
-                    found = [x for x, of in zip(found, (*given, *inputs)) if of is not None]
+                    found = [
+                        x for x, of in zip(found, (*given, *inputs)) if of is not None
+                    ]
                     self.assertEqual(found, expected)
 
     @in_both_precise_dtypes
@@ -484,9 +562,13 @@ class TestAttnDocument(TestCase):
     @in_both_precise_dtypes
     def test_jvp_and_backward_are_adjoint(self, dtype):
         def inner(xs, ys):
-            return sum(torch.sum(x.conj() * y).real for x, y in zip(xs, ys, strict=True))
+            return sum(
+                torch.sum(x.conj() * y).real for x, y in zip(xs, ys, strict=True)
+            )
 
-        inputs, given, tangents = make_inputs(dtype=dtype), make_outputs(dtype=dtype), make_inputs(dtype=dtype)
+        inputs = make_inputs(dtype=dtype)
+        given = make_outputs(dtype=dtype)
+        tangents = make_inputs(dtype=dtype)
         _, attn = composition(*inputs)
         forward = document().attn_jvp(*tangents, *inputs, attn)
         backward = document().attn_backward(*given, *inputs, attn)
@@ -498,7 +580,9 @@ class TestAttnDocument(TestCase):
         doc, inputs, given = document(), make_inputs(*sizes), make_outputs(n, e)
         tangents = make_inputs(*sizes, requires_grad=False)
 
-        def costs(function: Callable[..., object], *args: object, **kwargs: object) -> list[str]:
+        def costs(
+            function: Callable[..., object], *args: object, **kwargs: object
+        ) -> list[str]:
             with Costs(*sizes) as counted:
                 result = function(*args, **kwargs)
             del result  # alive until here: results count
@@ -511,29 +595,48 @@ class TestAttnDocument(TestCase):
         composed, formula = {}, {}
         composed["forward"] = costs(composition, *inputs)
         for used in [0], [1], [0, 1]:
-            step = f"backward of {('output', 'attn', 'both')[sum(used) + len(used) - 1]}"
+            step = (
+                f"backward of {('output', 'attn', 'both')[sum(used) + len(used) - 1]}"
+            )
             outputs = composition(*inputs)
             outputs, grads = [outputs[i] for i in used], [given[i] for i in used]
-            composed[step] = costs(torch.autograd.grad, outputs, inputs, grads, allow_unused=True)
+            composed[step] = costs(
+                torch.autograd.grad, outputs, inputs, grads, allow_unused=True
+            )
         with fwAD.dual_level():
             duals = [fwAD.make_dual(x.detach(), t) for x, t in zip(inputs, tangents)]
             composed["forward with forward mode"] = costs(composition, *duals)
-        grads = torch.autograd.grad(composition(*inputs), inputs, given, create_graph=True)
-        composed["double backward"] = costs(torch.autograd.grad, grads, [*given, *inputs], tangents)
+        grads = torch.autograd.grad(
+            composition(*inputs), inputs, given, create_graph=True
+        )
+        composed["double backward"] = costs(
+            torch.autograd.grad, grads, [*given, *inputs], tangents
+        )
 
         with torch.no_grad():
             formula["forward"] = costs(doc.attn_forward, *inputs)
             _, attn = doc.attn_forward(*inputs)
-            formula["backward of output"] = costs(doc.attn_backward, given[0], None, *inputs, attn)
-            formula["backward of attn"] = costs(doc.attn_backward, None, given[1], *inputs, attn)
-            formula["backward of both"] = costs(doc.attn_backward, *given, *inputs, attn)
+            formula["backward of output"] = costs(
+                doc.attn_backward, given[0], None, *inputs, attn
+            )
+            formula["backward of attn"] = costs(
+                doc.attn_backward, None, given[1], *inputs, attn
+            )
+            formula["backward of both"] = costs(
+                doc.attn_backward, *given, *inputs, attn
+            )
             formula["forward with forward mode"] = costs(forward_and_jvp)
             _, backward = doc.attn(*inputs)
             _, double_backward = backward(*given)
             formula["double backward"] = costs(double_backward, *tangents)
 
-        measured = {step: [x for pair in zip(composed[step], formula[step]) for x in pair] for step in composed}
-        self.assertEqual({step: cells[:4] for step, cells in table("step").items()}, measured)
+        measured = {
+            step: [x for pair in zip(composed[step], formula[step]) for x in pair]
+            for step in composed
+        }
+        self.assertEqual(
+            {step: cells[:4] for step, cells in table("step").items()}, measured
+        )
 
     def test_table_of_saved_tensors(self):
         """What autograd saves for the composition, and what the closures hold; more would be the trap of section 12."""
@@ -544,7 +647,12 @@ class TestAttnDocument(TestCase):
         saved = SavedTensors()
         with saved:
             outputs = composition(*inputs)
-        names = dict(zip(["q", "k", "v", "attn", "grad_output", "grad_attn"], [*inputs, outputs[1], *given]))
+        names = dict(
+            zip(
+                ["q", "k", "v", "attn", "grad_output", "grad_attn"],
+                [*inputs, outputs[1], *given],
+            )
+        )
         self.assertEqual(saved.spell(names), forward[0])
         saved = SavedTensors()
         with saved:
@@ -553,7 +661,11 @@ class TestAttnDocument(TestCase):
 
         def remembered(closure: types.FunctionType) -> str:
             held = zip(closure.__code__.co_freevars, closure.__closure__, strict=True)
-            tensors = {name: cell.cell_contents for name, cell in held if isinstance(cell.cell_contents, torch.Tensor)}
+            tensors = {
+                name: cell.cell_contents
+                for name, cell in held
+                if isinstance(cell.cell_contents, torch.Tensor)
+            }
             return ", ".join(sorted(tensors, key=[*names, *tensors].index))
 
         _, closure = document().attn(*inputs)
@@ -593,7 +705,9 @@ class TestAttnFunction(TestCase):
     def test_gradgradcheck(self, name, dtype, sizes):
         inputs = make_inputs(*sizes, dtype=dtype)
         self.assertTrue(gradgradcheck(route(name), inputs, check_batched_grad=True))
-        self.assertTrue(gradgradcheck(route(name), inputs, gen_non_contig_grad_outputs=True))
+        self.assertTrue(
+            gradgradcheck(route(name), inputs, gen_non_contig_grad_outputs=True)
+        )
 
     @on_both
     @in_both_precise_dtypes
@@ -614,7 +728,10 @@ class TestAttnFunction(TestCase):
         for needs in choices(3):
             for defined in choices(2):
                 with self.subTest(needs=needs, defined=defined):
-                    inputs = [x.requires_grad_(need) for x, need in zip(make_inputs(dtype=dtype), needs)]
+                    inputs = [
+                        x.requires_grad_(need)
+                        for x, need in zip(make_inputs(dtype=dtype), needs)
+                    ]
                     given = keep(make_outputs(dtype=dtype), defined)
                     expected = gradients(composition(*inputs), inputs, given)
                     found = gradients(route(name)(*inputs), inputs, given)
@@ -623,14 +740,23 @@ class TestAttnFunction(TestCase):
     @on_both
     @in_both_precise_dtypes
     def test_every_subset_of_the_double_backward(self, name, dtype):
-        def second(attn: Attn, inputs: list[torch.Tensor], given: Grads, grad_grads: Grads) -> Grads:
+        def second(
+            attn: Attn, inputs: list[torch.Tensor], given: Grads, grad_grads: Grads
+        ) -> Grads:
             first = gradients(attn(*inputs), inputs, given, create_graph=True)
             grad_grads = [None if x is None else g for x, g in zip(first, grad_grads)]
-            return gradients(first, [*inputs, *(g for g in given if g is not None)], grad_grads)
+            return gradients(
+                first, [*inputs, *(g for g in given if g is not None)], grad_grads
+            )
 
-        for needs, defined, wanted in itertools.product(choices(3), choices(2), choices(3)):
+        for needs, defined, wanted in itertools.product(
+            choices(3), choices(2), choices(3)
+        ):
             with self.subTest(needs=needs, defined=defined, wanted=wanted):
-                inputs = [x.requires_grad_(need) for x, need in zip(make_inputs(dtype=dtype), needs)]
+                inputs = [
+                    x.requires_grad_(need)
+                    for x, need in zip(make_inputs(dtype=dtype), needs)
+                ]
                 given = keep(make_outputs(dtype=dtype), defined)
                 grad_grads = keep(make_inputs(dtype=dtype), wanted)
                 found = second(route(name), inputs, given, grad_grads)
@@ -652,7 +778,9 @@ class TestAttnFunction(TestCase):
     @on_both
     def test_backward_makes_only_the_products_it_needs(self, name):
         sizes = n, _, e = 7, 3, 5
-        for (needs_q, needs_k, needs_v), defined in itertools.product(choices(3), choices(2)):
+        for (needs_q, needs_k, needs_v), defined in itertools.product(
+            choices(3), choices(2)
+        ):
             with self.subTest(needs=(needs_q, needs_k, needs_v), defined=defined):
                 inputs = make_inputs(*sizes)
                 for x, need in zip(inputs, (needs_q, needs_k, needs_v)):
@@ -662,15 +790,22 @@ class TestAttnFunction(TestCase):
                 with Costs(*sizes) as costs:
                     gradients(outputs, inputs, given)
                 through_output = defined[0] and (needs_q or needs_k)
-                self.assertEqual(costs.products["D"], any(defined) * (needs_q + needs_k))
-                self.assertEqual(costs.products["E"], through_output + (defined[0] and needs_v))
+                self.assertEqual(
+                    costs.products["D"], any(defined) * (needs_q + needs_k)
+                )
+                self.assertEqual(
+                    costs.products["E"], through_output + (defined[0] and needs_v)
+                )
 
     @on_both
     def test_saves_only_inputs_and_attn(self, name):
         inputs, saved = make_inputs(), SavedTensors()
         with saved:
             _, attn = route(name)(*inputs)
-        self.assertEqual(saved.spell(dict(zip(["q", "k", "v", "attn"], [*inputs, attn]))), "q, k, v, attn")
+        self.assertEqual(
+            saved.spell(dict(zip(["q", "k", "v", "attn"], [*inputs, attn]))),
+            "q, k, v, attn",
+        )
 
     @on_both
     def test_outputs_are_new(self, name):
@@ -699,20 +834,30 @@ class TestAttnFunction(TestCase):
     def test_batched_gradients(self, name, dtype):
         inputs, outputs = make_inputs(dtype=dtype), route(name)
         batch = make((5, 4, 3), (5, 4, 4), dtype=dtype)
-        found = torch.autograd.grad(outputs(*inputs), inputs, batch, is_grads_batched=True)
-        rows = [torch.autograd.grad(composition(*inputs), inputs, given) for given in zip(*batch)]
+        found = torch.autograd.grad(
+            outputs(*inputs), inputs, batch, is_grads_batched=True
+        )
+        rows = [
+            torch.autograd.grad(composition(*inputs), inputs, given)
+            for given in zip(*batch)
+        ]
         self.assertEqual(found, [torch.stack(grads) for grads in zip(*rows)])
 
     @on_both
-    @parametrize("dtype", [torch.float32, torch.complex64, torch.bfloat16, torch.float16])
+    @parametrize(
+        "dtype", [torch.float32, torch.complex64, torch.bfloat16, torch.float16]
+    )
     def test_error_beside_the_error_of_composition(self, name, dtype):
         """Against float64: outputs at most twice, gradients at most three times as far off as composition."""
         precise = torch.complex128 if dtype.is_complex else torch.float64
         sizes = n, _, e = 64, 16, 24
-        inputs, given = make_inputs(*sizes, dtype=dtype), make_outputs(n, e, dtype=dtype)
+        inputs = make_inputs(*sizes, dtype=dtype)
+        given = make_outputs(n, e, dtype=dtype)
         exact_inputs = [x.detach().to(precise).requires_grad_() for x in inputs]
         exact_outputs = composition(*exact_inputs)
-        exact_grads = torch.autograd.grad(exact_outputs, exact_inputs, [g.to(precise) for g in given])
+        exact_grads = torch.autograd.grad(
+            exact_outputs, exact_inputs, [g.to(precise) for g in given]
+        )
 
         def errors(attn: Attn) -> tuple[list[float], list[float]]:
             outputs = attn(*inputs)
@@ -722,7 +867,9 @@ class TestAttnFunction(TestCase):
                 for found, expected in ((outputs, exact_outputs), (grads, exact_grads))
             )
 
-        for found, allowed, factor in zip(errors(route(name)), errors(composition), (2, 3)):
+        for found, allowed, factor in zip(
+            errors(route(name)), errors(composition), (2, 3)
+        ):
             for error, composed in zip(found, allowed):
                 self.assertGreater(composed, 0)
                 self.assertLessEqual(error, factor * composed)
@@ -736,7 +883,14 @@ class TestAttnFunctionForwardAD(TestCase):
     @of_all_sizes
     def test_gradcheck(self, dtype, sizes):
         inputs = make_inputs(*sizes, dtype=dtype)
-        self.assertTrue(gradcheck(python_attn, inputs, check_forward_ad=True, check_batched_forward_grad=True))
+        self.assertTrue(
+            gradcheck(
+                python_attn,
+                inputs,
+                check_forward_ad=True,
+                check_batched_forward_grad=True,
+            )
+        )
         self.assertTrue(gradgradcheck(python_attn, inputs, check_fwd_over_rev=True))
 
     @in_both_precise_dtypes
@@ -745,9 +899,15 @@ class TestAttnFunctionForwardAD(TestCase):
             with self.subTest(defined=defined), fwAD.dual_level():
                 inputs = make_inputs(dtype=dtype, requires_grad=False)
                 tangents = keep(make_inputs(dtype=dtype, requires_grad=False), defined)
-                duals = [x if t is None else fwAD.make_dual(x, t) for x, t in zip(inputs, tangents)]
-                for found, expected in zip(python_attn(*duals), composition(*duals), strict=True):
-                    found, expected = fwAD.unpack_dual(found), fwAD.unpack_dual(expected)
+                duals = [
+                    x if t is None else fwAD.make_dual(x, t)
+                    for x, t in zip(inputs, tangents)
+                ]
+                for found, expected in zip(
+                    python_attn(*duals), composition(*duals), strict=True
+                ):
+                    found = fwAD.unpack_dual(found)
+                    expected = fwAD.unpack_dual(expected)
                     self.assertEqual(found.primal, expected.primal)
                     if expected.tangent is not None or found.tangent is None:
                         self.assertEqual(found.tangent, expected.tangent)
@@ -756,7 +916,8 @@ class TestAttnFunctionForwardAD(TestCase):
 
     def test_the_cpp_one_says_that_it_has_none(self):
         q, k, v = make_inputs(requires_grad=False)
-        with fwAD.dual_level(), self.assertRaisesRegex(RuntimeError, "jvp is not implemented for the c\\+\\+ API"):
+        refusal = "jvp is not implemented for the c\\+\\+ API"
+        with fwAD.dual_level(), self.assertRaisesRegex(RuntimeError, refusal):
             cpp_attn()(fwAD.make_dual(q, torch.ones_like(q)), k, v)
 
 
@@ -777,7 +938,9 @@ class TestAttnFunctionTransforms(TestCase):
         inputs = make_inputs(requires_grad=False)
 
         def second(attn: Attn) -> object:
-            return getattr(torch.func, outer)(torch.func.jacrev(attn, argnums=(0, 1, 2)), argnums=(0, 1, 2))(*inputs)
+            return getattr(torch.func, outer)(
+                torch.func.jacrev(attn, argnums=(0, 1, 2)), argnums=(0, 1, 2)
+            )(*inputs)
 
         self.assertEqual(second(python_attn), second(composition))
 
@@ -785,26 +948,37 @@ class TestAttnFunctionTransforms(TestCase):
         inputs = make_inputs(requires_grad=False)
 
         def second(attn: Attn) -> object:
-            return torch.func.jacrev(torch.func.jacfwd(attn, argnums=(0, 1, 2)), argnums=(0, 1, 2))(*inputs)
+            return torch.func.jacrev(
+                torch.func.jacfwd(attn, argnums=(0, 1, 2)), argnums=(0, 1, 2)
+            )(*inputs)
 
         self.assertEqual(second(python_attn), second(composition))
 
     @in_both_precise_dtypes
     def test_vjp_and_jvp(self, dtype):
-        inputs, given = make_inputs(dtype=dtype, requires_grad=False), make_outputs(dtype=dtype, requires_grad=False)
+        inputs = make_inputs(dtype=dtype, requires_grad=False)
+        given = make_outputs(dtype=dtype, requires_grad=False)
         tangents = make_inputs(dtype=dtype, requires_grad=False)
 
         def both(attn: Attn) -> object:
             outputs, vjp = torch.func.vjp(attn, *inputs)
-            return outputs, vjp(tuple(given)), torch.func.jvp(attn, tuple(inputs), tuple(tangents))
+            return (
+                outputs,
+                vjp(tuple(given)),
+                torch.func.jvp(attn, tuple(inputs), tuple(tangents)),
+            )
 
         self.assertEqual(both(python_attn), both(composition))
 
     @in_both_precise_dtypes
     def test_vmap_over_every_choice_of_dimensions(self, dtype):
-        def over(attn: Attn, in_dims: tuple[int | None, ...], inputs: list[torch.Tensor]) -> object:
+        def over(
+            attn: Attn, in_dims: tuple[int | None, ...], inputs: list[torch.Tensor]
+        ) -> object:
             outputs = torch.func.vmap(attn, in_dims)(*inputs)
-            return outputs, torch.autograd.grad([x.abs().sum() for x in outputs], inputs)
+            return outputs, torch.autograd.grad(
+                [x.abs().sum() for x in outputs], inputs
+            )
 
         for in_dims in itertools.product((None, 0, 1, -1), repeat=3):
             if all(dim is None for dim in in_dims):
@@ -814,21 +988,30 @@ class TestAttnFunctionTransforms(TestCase):
                     x if dim is None else torch.stack([x, 2 * x, x.flip(0)], dim)
                     for x, dim in zip(make_inputs(dtype=dtype), in_dims)
                 ]
-                self.assertEqual(over(python_attn, in_dims, inputs), over(composition, in_dims, inputs))
+                self.assertEqual(
+                    over(python_attn, in_dims, inputs),
+                    over(composition, in_dims, inputs),
+                )
 
     @in_both_precise_dtypes
     def test_vmap_of_vmap(self, dtype):
-        q, k, v = make((2, 3, 4, 2), (3, 4, 2), (2, 4, 3), dtype=dtype, requires_grad=False)
+        q, k, v = make(
+            (2, 3, 4, 2), (3, 4, 2), (2, 4, 3), dtype=dtype, requires_grad=False
+        )
 
         def over(attn: Attn) -> object:
-            return torch.func.vmap(torch.func.vmap(attn, (0, 0, None)), (0, None, 0))(q, k, v)
+            return torch.func.vmap(torch.func.vmap(attn, (0, 0, None)), (0, None, 0))(
+                q, k, v
+            )
 
         self.assertEqual(over(python_attn), over(composition))
 
     @parametrize("transform", ["grad", "hessian"])
     def test_for_each_sample(self, transform):
         """vmap outside: the derivative of each sample; vmap inside: the derivative of the batch."""
-        inputs = make((3, 4, 2), (3, 4, 2), (3, 4, 3), dtype=torch.float64, requires_grad=False)
+        inputs = make(
+            (3, 4, 2), (3, 4, 2), (3, 4, 3), dtype=torch.float64, requires_grad=False
+        )
 
         def both(attn: Attn) -> object:
             def loss(*inputs: torch.Tensor) -> torch.Tensor:
@@ -844,7 +1027,8 @@ class TestAttnFunctionTransforms(TestCase):
 
     def test_the_cpp_one_says_that_it_has_none(self):
         with self.assertRaisesRegex(
-            RuntimeError, "cannot use C\\+\\+ torch::autograd::Function with functorch transforms"
+            RuntimeError,
+            "cannot use C\\+\\+ torch::autograd::Function with functorch transforms",
         ):
             torch.func.vjp(cpp_attn(), *make_inputs(requires_grad=False))
 
@@ -857,20 +1041,35 @@ class TestAttnFunctionCompile(TestCase):
         super().setUp()
         torch._dynamo.reset()
 
-    def check(self, name: str, backend: str, sizes: Sequence[tuple[int, int, int]], dynamic: bool) -> None:
+    def check(
+        self,
+        name: str,
+        backend: str,
+        sizes: Sequence[tuple[int, int, int]],
+        dynamic: bool,
+    ) -> None:
         """One graph for all sizes: outputs, and gradients through both of them, for some inputs and for all."""
         frames = torch._dynamo.testing.CompileCounterWithBackend(backend)
-        compiled = torch.compile(route(name), backend=frames, fullgraph=True, dynamic=dynamic)
+        compiled = torch.compile(
+            route(name), backend=frames, fullgraph=True, dynamic=dynamic
+        )
         for n, d, e in sizes:
-            inputs, given = make_inputs(n, d, e), make_outputs(n, e, requires_grad=False)
+            inputs = make_inputs(n, d, e)
+            given = make_outputs(n, e, requires_grad=False)
             self.assertEqual(compiled(*inputs), composition(*inputs))
             for defined in (True, True), (True, False), (False, True):
                 grads = keep(given, defined)
                 found = gradients(compiled(*inputs), inputs, grads)
                 expected = gradients(composition(*inputs), inputs, grads)
                 # a compiled backward returns a zero where eager returns None
-                expected = [torch.zeros_like(x) if g is None else g for g, x in zip(expected, inputs)]
-                found = [torch.zeros_like(x) if g is None else g for g, x in zip(found, inputs)]
+                expected = [
+                    torch.zeros_like(x) if g is None else g
+                    for g, x in zip(expected, inputs)
+                ]
+                found = [
+                    torch.zeros_like(x) if g is None else g
+                    for g, x in zip(found, inputs)
+                ]
                 self.assertEqual(found, expected)
         self.assertEqual(frames.frame_count, 1)
         without = [x.detach() for x in inputs]
@@ -893,7 +1092,9 @@ class TestAttnFunctionCompile(TestCase):
         expected = torch.autograd.grad(composition(*inputs), inputs, given)
         outputs = route(name)(*inputs)
         frames = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-        with torch._dynamo.compiled_autograd._enable(torch.compile(backend=frames, fullgraph=True)):
+        with torch._dynamo.compiled_autograd._enable(
+            torch.compile(backend=frames, fullgraph=True)
+        ):
             found = torch.autograd.grad(outputs, inputs, given)
         self.assertEqual(found, expected)
         self.assertEqual(frames.frame_count, 1)
@@ -924,7 +1125,9 @@ class SavesScores(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output, grad_attn):
         q, k, v, scores = ctx.saved_tensors
-        return document().attn_backward(grad_output, grad_attn, q, k, v, torch.tanh(scores))
+        return document().attn_backward(
+            grad_output, grad_attn, q, k, v, torch.tanh(scores)
+        )
 
 
 class ReturnsScores(torch.autograd.Function):
@@ -943,8 +1146,11 @@ class ReturnsScores(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output, grad_attn, grad_scores):
         q, k, v, scores = ctx.saved_tensors
-        grad_q, grad_k, grad_v = document().attn_backward(grad_output, grad_attn, q, k, v, torch.tanh(scores))
-        more_q, more_k = torch.matmul(grad_scores, k.conj()), torch.matmul(grad_scores.mT, q.conj())
+        grad_q, grad_k, grad_v = document().attn_backward(
+            grad_output, grad_attn, q, k, v, torch.tanh(scores)
+        )
+        more_q = torch.matmul(grad_scores, k.conj())
+        more_k = torch.matmul(grad_scores.mT, q.conj())
         return grad_q + more_q, grad_k + more_k, grad_v
 
 
@@ -958,7 +1164,9 @@ class TestAttnTrap(TestCase):
 
     @in_both_precise_dtypes
     def test_what_is_missing_is_the_gradient_through_attn(self, dtype):
-        inputs, given, grad_grads = make_inputs(dtype=dtype), make_outputs(dtype=dtype), make_inputs(dtype=dtype)
+        inputs = make_inputs(dtype=dtype)
+        given = make_outputs(dtype=dtype)
+        grad_grads = make_inputs(dtype=dtype)
 
         def second(attn: Attn) -> list[torch.Tensor]:
             first = torch.autograd.grad(attn(*inputs), inputs, given, create_graph=True)
@@ -970,7 +1178,9 @@ class TestAttnTrap(TestCase):
         missing_q, missing_k, _ = doc.attn_backward(None, through_attn, *inputs, attn)
         wrong_q, wrong_k, v = second(SavesScores.apply)
         self.assertGreater(missing_q.abs().max(), 1e-3)
-        self.assertEqual((wrong_q + missing_q, wrong_k + missing_k, v), second(composition))
+        self.assertEqual(
+            (wrong_q + missing_q, wrong_k + missing_k, v), second(composition)
+        )
 
     @in_both_precise_dtypes
     def test_returning_the_scores_as_an_output_mends_it(self, dtype):

@@ -19,26 +19,48 @@ from torch._dynamo import compiled_autograd
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor, init_device_mesh
+from torch.distributed.tensor import (
+    distribute_tensor,
+    DTensor,
+    init_device_mesh,
+    Partial,
+    Replicate,
+    Shard,
+)
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import make_tensor
 from torch.testing._internal import composite_compliance
-from torch.testing._internal.common_utils import TestCase, instantiate_parametrized_tests, parametrize, run_tests
+from torch.testing._internal.common_utils import (
+    instantiate_parametrized_tests,
+    parametrize,
+    run_tests,
+    TestCase,
+)
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+
 aten = torch.ops.aten
 
 PRECISE = [torch.float64, torch.complex128]
-ALL = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128]
+ALL = [
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.complex64,
+    torch.complex128,
+]
 # N, D and E: all different, all one, N the smallest, and each of them empty
 SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
 
 
-def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def composition(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """What everything here is compared with: output (N, E) and attn (N, N) in plain differentiable operations."""
     attn = torch.tanh(torch.matmul(q, k.mT))
     return torch.matmul(attn, v), attn
@@ -46,7 +68,11 @@ def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torc
 
 def composition_backward(grad_output, grad_attn, q, k, v, attn, mask):
     """The gradients of q, k and v that the mask asks for, None where no given gradient reaches one."""
-    G = [g for g in (grad_attn, None if grad_output is None else grad_output @ v.mH) if g is not None]
+    G = [
+        g
+        for g in (grad_attn, None if grad_output is None else grad_output @ v.mH)
+        if g is not None
+    ]
     X = sum(G[1:], G[0]) * (1 - attn * attn).conj() if G else None
     return (
         X @ k.conj() if mask[0] and X is not None else None,
@@ -60,17 +86,28 @@ def precise(dtype: torch.dtype) -> torch.dtype:
 
 
 def make(
-    *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, requires_grad: bool = True
+    *shapes: tuple[int, ...],
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = True,
 ) -> list[torch.Tensor]:
     """Random tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
     bound = 0.5 if dtype.is_complex else 1.0
     return [
-        make_tensor(shape, dtype=dtype, device="cpu", low=-bound, high=bound, requires_grad=requires_grad)
+        make_tensor(
+            shape,
+            dtype=dtype,
+            device="cpu",
+            low=-bound,
+            high=bound,
+            requires_grad=requires_grad,
+        )
         for shape in shapes
     ]
 
 
-def assert_as_good(ours: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor) -> None:
+def assert_as_good(
+    ours: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor
+) -> None:
     """The largest error is at most three times that of the plain computation in the same dtype, and two units."""
     assert ours.shape == exact.shape, (ours.shape, exact.shape)
     if ours.dtype == exact.dtype:  # nothing is more exact than the plain computation
@@ -82,7 +119,12 @@ def assert_as_good(ours: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor)
 
 
 def make_inputs(
-    n: int = 4, d: int = 2, e: int = 3, *, dtype: torch.dtype = torch.float64, requires_grad: bool = True
+    n: int = 4,
+    d: int = 2,
+    e: int = 3,
+    *,
+    dtype: torch.dtype = torch.float64,
+    requires_grad: bool = True,
 ) -> list[torch.Tensor]:
     return make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=requires_grad)
 
@@ -91,11 +133,15 @@ def subsets(count: int) -> Iterator[tuple[bool, ...]]:
     return itertools.product((True, False), repeat=count)
 
 
-def keep(tensors: Sequence[torch.Tensor], chosen: Sequence[bool]) -> list[torch.Tensor | None]:
+def keep(
+    tensors: Sequence[torch.Tensor], chosen: Sequence[bool]
+) -> list[torch.Tensor | None]:
     return [x if use else None for x, use in zip(tensors, chosen, strict=True)]
 
 
-def first_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def first_gradients(
+    function: Callable, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
     """Of a loss that bends both outputs, so that its gradients depend on all inputs."""
     output, attn = function(*inputs)
     loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
@@ -104,7 +150,9 @@ def first_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple
 
 in_precise_dtypes = parametrize("dtype", PRECISE)
 in_all_dtypes = parametrize("dtype", ALL)
-of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes))
+of_all_sizes = parametrize(
+    "sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes)
+)
 
 
 class TestGradients(TestCase):
@@ -120,7 +168,10 @@ class TestGradients(TestCase):
                 continue
             found = []
             for function in torch.attn, composition:
-                inputs = [x.clone().requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
+                inputs = [
+                    x.clone().requires_grad_(want)
+                    for x, want in zip(values, wanted, strict=True)
+                ]
                 used = [
                     (x, g)
                     for x, g, use in zip(function(*inputs), given, defined, strict=True)
@@ -129,7 +180,10 @@ class TestGradients(TestCase):
                 if used:
                     torch.autograd.backward(*zip(*used, strict=True))
                 found.append([x.grad for x in inputs])
-            self.assertEqual(*[[g is None for g in grads] for grads in found], msg=f"{wanted} {defined}")
+            self.assertEqual(
+                *[[g is None for g in grads] for grads in found],
+                msg=f"{wanted} {defined}",
+            )
             self.assertEqual(*[[g for g in grads if g is not None] for grads in found])
 
     def test_undefined_gradients_of_both_outputs(self):
@@ -156,9 +210,13 @@ class TestGradients(TestCase):
             grad_output, grad_attn = keep(gradients, defined)
             args = [grad_output, grad_attn, q, k, v, attn]
             plain = composition_backward(*args, mask)
-            exact = composition_backward(*[None if x is None else x.to(precise(dtype)) for x in args], mask)
+            exact = composition_backward(
+                *[None if x is None else x.to(precise(dtype)) for x in args], mask
+            )
             needed = mask[1], mask[0], mask[0] or mask[1]
-            result = aten._attn_backward(grad_output, grad_attn, *keep((q, k, v), needed), attn, mask)
+            result = aten._attn_backward(
+                grad_output, grad_attn, *keep((q, k, v), needed), attn, mask
+            )
             self.assertEqual([x is None for x in result], [x is None for x in plain])
             for ours, theirs, right in zip(result, plain, exact, strict=True):
                 if ours is not None:
@@ -170,28 +228,47 @@ class TestGradients(TestCase):
         inputs = make_inputs(*sizes, dtype=dtype)
         self.assertTrue(
             gradcheck(
-                torch.attn, inputs, check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+                torch.attn,
+                inputs,
+                check_forward_ad=True,
+                check_batched_grad=True,
+                check_batched_forward_grad=True,
             )
         )
-        self.assertTrue(gradgradcheck(torch.attn, inputs, check_fwd_over_rev=True, check_batched_grad=True))
+        self.assertTrue(
+            gradgradcheck(
+                torch.attn, inputs, check_fwd_over_rev=True, check_batched_grad=True
+            )
+        )
 
     @in_precise_dtypes
     def test_gradcheck_of_every_subset(self, dtype):
         """First and second derivatives, forward over reverse included, of each output and for each choice of inputs."""
         for outputs, wanted in itertools.product(("output", "attn"), subsets(3)):
-            inputs = [x.requires_grad_(want) for x, want in zip(make_inputs(2, 3, 2, dtype=dtype), wanted, strict=True)]
+            inputs = [
+                x.requires_grad_(want)
+                for x, want in zip(
+                    make_inputs(2, 3, 2, dtype=dtype), wanted, strict=True
+                )
+            ]
 
             def function(*inputs, outputs=outputs):
                 return getattr(torch.attn(*inputs), outputs)
 
-            if any(x.requires_grad for x in (inputs if outputs == "output" else inputs[:2])):
+            if any(
+                x.requires_grad for x in (inputs if outputs == "output" else inputs[:2])
+            ):
                 self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
-                self.assertTrue(gradgradcheck(function, inputs, check_fwd_over_rev=True))
+                self.assertTrue(
+                    gradgradcheck(function, inputs, check_fwd_over_rev=True)
+                )
 
     @in_precise_dtypes
     def test_third_derivative(self, dtype):
         inputs = make_inputs(2, 2, 1, dtype=dtype)
-        self.assertTrue(gradgradcheck(lambda *inputs: first_gradients(torch.attn, inputs), inputs))
+        self.assertTrue(
+            gradgradcheck(lambda *inputs: first_gradients(torch.attn, inputs), inputs)
+        )
 
     @in_precise_dtypes
     def test_derivative_of_the_backward_operator(self, dtype):
@@ -201,24 +278,37 @@ class TestGradients(TestCase):
             if any(mask):
 
                 def function(*inputs, mask=mask):
-                    return tuple(x for x in aten._attn_backward(*inputs, mask) if x is not None)
+                    return tuple(
+                        x for x in aten._attn_backward(*inputs, mask) if x is not None
+                    )
 
                 self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
-                self.assertTrue(gradgradcheck(function, inputs, check_fwd_over_rev=True))
+                self.assertTrue(
+                    gradgradcheck(function, inputs, check_fwd_over_rev=True)
+                )
 
     @in_precise_dtypes
     def test_every_subset_of_tangents(self, dtype):
-        values, tangents = (make_inputs(dtype=dtype, requires_grad=False) for _ in range(2))
+        values, tangents = (
+            make_inputs(dtype=dtype, requires_grad=False) for _ in range(2)
+        )
         for chosen in subsets(3):
             found = []
             for function in torch.attn, composition:
                 with fwAD.dual_level():
                     inputs = [
-                        fwAD.make_dual(x, t) if use else x for x, t, use in zip(values, tangents, chosen, strict=True)
+                        fwAD.make_dual(x, t) if use else x
+                        for x, t, use in zip(values, tangents, chosen, strict=True)
                     ]
-                    found.append([fwAD.unpack_dual(x).tangent for x in function(*inputs)])
-            self.assertEqual(*[[t is None for t in result] for result in found], msg=f"{chosen}")
-            self.assertEqual(*[[t for t in result if t is not None] for result in found])
+                    found.append(
+                        [fwAD.unpack_dual(x).tangent for x in function(*inputs)]
+                    )
+            self.assertEqual(
+                *[[t is None for t in result] for result in found], msg=f"{chosen}"
+            )
+            self.assertEqual(
+                *[[t for t in result if t is not None] for result in found]
+            )
 
     @in_precise_dtypes
     def test_gradients_of_expanded_and_lazy_gradients(self, dtype):
@@ -229,23 +319,39 @@ class TestGradients(TestCase):
             output, attn = function(*inputs)
             return (output.conj().sum() + attn.mT.sum() * 2).real
 
-        self.assertEqual(*[torch.autograd.grad(loss(f), inputs) for f in (torch.attn, composition)])
+        self.assertEqual(
+            *[torch.autograd.grad(loss(f), inputs) for f in (torch.attn, composition)]
+        )
 
     def test_gradients_are_kept_for_a_second_backward(self):
         inputs = make_inputs()
         output, attn = torch.attn(*inputs)
-        first = torch.autograd.grad(output.sum() + attn.sum(), inputs, retain_graph=True)
+        first = torch.autograd.grad(
+            output.sum() + attn.sum(), inputs, retain_graph=True
+        )
         second = torch.autograd.grad(output.sum() + attn.sum(), inputs)
         self.assertEqual(first, second, rtol=0, atol=0)
 
     def test_only_what_is_needed_is_saved(self):
         """attn always; q for k's gradient, k for q's, v for either."""
         for wanted in subsets(3):
-            inputs = [x.requires_grad_(want) for x, want in zip(make_inputs(), wanted, strict=True)]
+            inputs = [
+                x.requires_grad_(want)
+                for x, want in zip(make_inputs(), wanted, strict=True)
+            ]
             if any(wanted):
                 node = torch.attn(*inputs).output.grad_fn
-                saved = [name for name in ("q", "k", "v", "attn") if getattr(node, f"_saved_{name}") is not None]
-                expected = ["q"] * wanted[1] + ["k"] * wanted[0] + ["v"] * (wanted[0] or wanted[1]) + ["attn"]
+                saved = [
+                    name
+                    for name in ("q", "k", "v", "attn")
+                    if getattr(node, f"_saved_{name}") is not None
+                ]
+                expected = (
+                    ["q"] * wanted[1]
+                    + ["k"] * wanted[0]
+                    + ["v"] * (wanted[0] or wanted[1])
+                    + ["attn"]
+                )
                 self.assertEqual(saved, expected)
 
 
@@ -266,17 +372,30 @@ class TestTransforms(TestCase):
             if set(in_dims) == {None}:
                 continue
             inputs = [
-                make(shape if dim is None else (*shape[:dim], batch, *shape[dim:]), dtype=dtype, requires_grad=False)[0]
+                make(
+                    shape if dim is None else (*shape[:dim], batch, *shape[dim:]),
+                    dtype=dtype,
+                    requires_grad=False,
+                )[0]
                 for shape, dim in zip(shapes, in_dims, strict=True)
             ]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 result = vmap(function, in_dims)(*inputs)
             each = [
-                expected(*[x if dim is None else x.select(dim, i) for x, dim in zip(inputs, in_dims, strict=True)])
+                expected(
+                    *[
+                        x if dim is None else x.select(dim, i)
+                        for x, dim in zip(inputs, in_dims, strict=True)
+                    ]
+                )
                 for i in range(batch)
             ]
-            self.assertEqual(tuple(result), tuple(map(torch.stack, zip(*each, strict=True))), msg=f"{in_dims}")
+            self.assertEqual(
+                tuple(result),
+                tuple(map(torch.stack, zip(*each, strict=True))),
+                msg=f"{in_dims}",
+            )
 
     @in_precise_dtypes
     def test_vmap_over_every_choice_of_in_dims(self, dtype):
@@ -288,9 +407,9 @@ class TestTransforms(TestCase):
         for mask in subsets(3):
             for defined in subsets(2):
 
-                def backward(q, k, grad, function, mask=mask, defined=defined):
-                    v, attn = torch.ones_like(grad), torch.tanh(q @ k.mT)
-                    grad_output, grad_attn = keep((grad, q @ q.mT), defined)
+                def backward(q, k, given, function, mask=mask, defined=defined):
+                    v, attn = torch.ones_like(given), torch.tanh(q @ k.mT)
+                    grad_output, grad_attn = keep((given, q @ q.mT), defined)
                     result = function(grad_output, grad_attn, q, k, v, attn, mask)
                     return tuple(x for x in result if x is not None)
 
@@ -309,14 +428,19 @@ class TestTransforms(TestCase):
 
     def test_vmap_over_an_empty_batch(self):
         q, k, v = make((0, 4, 2), (4, 2), (4, 3), requires_grad=False)
-        self.assertEqual([x.shape for x in vmap(torch.attn, (0, None, None))(q, k, v)], [(0, 4, 3), (0, 4, 4)])
+        self.assertEqual(
+            [x.shape for x in vmap(torch.attn, (0, None, None))(q, k, v)],
+            [(0, 4, 3), (0, 4, 4)],
+        )
 
     def test_errors_under_vmap_name_the_sizes_inside(self):
         q, k, v = make((7, 2, 3), (5, 3), (2, 4), requires_grad=False)
         message = r"the same number of rows, but got q \(2, 3\), k \(5, 3\), v \(2, 4\)"
         with self.assertRaisesRegex(RuntimeError, message):
             vmap(torch.attn, (0, None, None))(q, k, v)
-        with self.assertRaisesRegex(RuntimeError, "attn: expected q to be 2-D, but got a 1-D tensor of size"):
+        with self.assertRaisesRegex(
+            RuntimeError, "attn: expected q to be 2-D, but got a 1-D tensor of size"
+        ):
             vmap(torch.attn)(k, k, k)
 
     @in_precise_dtypes
@@ -335,7 +459,9 @@ class TestTransforms(TestCase):
         def transforms(function):
             every = (0, 1, 2)
             yield vmap(grad(loss(function), every))(*batch)
-            yield vmap(grad(loss(function), every), (None, 0, None))(single[0], batch[1], single[2])
+            yield vmap(grad(loss(function), every), (None, 0, None))(
+                single[0], batch[1], single[2]
+            )
             yield grad(lambda *x: vmap(loss(function))(*x).sum(), every)(*batch)
             if not dtype.is_complex:
                 yield jacrev(lambda *x: tuple(function(*x)), every)(*single)
@@ -343,11 +469,17 @@ class TestTransforms(TestCase):
                 yield hessian(loss(function), every)(*single)
                 yield jacrev(jacrev(loss(function), every), every)(*single)
                 yield vmap(hessian(loss(function)))(*batch)
-            yield jvp(lambda *x: tuple(function(*x)), tuple(single), tuple(x[1] for x in batch))
+            yield jvp(
+                lambda *x: tuple(function(*x)),
+                tuple(single),
+                tuple(x[1] for x in batch),
+            )
             outputs, pull = vjp(lambda *x: tuple(function(*x)), *single)
             yield pull(tuple(torch.ones_like(x) for x in outputs))
 
-        for ours, theirs in zip(transforms(torch.attn), transforms(composition), strict=True):
+        for ours, theirs in zip(
+            transforms(torch.attn), transforms(composition), strict=True
+        ):
             self.assertEqual(ours, theirs)
 
     def test_per_sample_gradients_of_a_module(self):
@@ -358,7 +490,9 @@ class TestTransforms(TestCase):
                 self.function = function
 
             def forward(self, x):
-                return self.function(*self.project(x).chunk(3, dim=-1))[0].square().sum()
+                return (
+                    self.function(*self.project(x).chunk(3, dim=-1))[0].square().sum()
+                )
 
         x = make((5, 4, 2), requires_grad=False)[0]
         found = []
@@ -366,7 +500,9 @@ class TestTransforms(TestCase):
             torch.manual_seed(0)
             model = Model(function)
             parameters = {name: p.detach() for name, p in model.named_parameters()}
-            per_sample = vmap(grad(lambda p, x, model=model: functional_call(model, p, x)), (None, 0))
+            per_sample = vmap(
+                grad(lambda p, x, model=model: functional_call(model, p, x)), (None, 0)
+            )
             found.append(per_sample(parameters, x))
         self.assertEqual(*found)
 
@@ -385,11 +521,15 @@ class TestAutocast(TestCase):
     def test_mixed_inputs(self):
         q, k, v = make_inputs(dtype=torch.float32, requires_grad=False)
         with torch.autocast("cpu", torch.bfloat16):
-            self.assertEqual(torch.attn(q, k.bfloat16(), v).output.dtype, torch.bfloat16)
+            self.assertEqual(
+                torch.attn(q, k.bfloat16(), v).output.dtype, torch.bfloat16
+            )
 
     @parametrize("key", ["AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMTIA"])
     def test_every_list_has_it(self, key):
-        self.assertTrue(torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key))
+        self.assertTrue(
+            torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
+        )
 
 
 class TestTracing(TestCase):
@@ -401,19 +541,37 @@ class TestTracing(TestCase):
         def layouts():
             n, d, e = sizes
             yield make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=False)
-            yield [x.mT for x in make((d, n), (d, n), (e, n), dtype=dtype, requires_grad=False)]
-            yield [x.expand(n, -1) for x in make((1, d), (1, d), (1, e), dtype=dtype, requires_grad=False)]
+            yield [
+                x.mT
+                for x in make((d, n), (d, n), (e, n), dtype=dtype, requires_grad=False)
+            ]
+            yield [
+                x.expand(n, -1)
+                for x in make((1, d), (1, d), (1, e), dtype=dtype, requires_grad=False)
+            ]
 
         def run(q, k, v):
             output, attn = torch.attn(q, k, v)
-            return output, attn, *aten._attn_backward(output.mT.mT, attn.mT, q, k, v, attn, [True] * 3)
+            return (
+                output,
+                attn,
+                *aten._attn_backward(output.mT.mT, attn.mT, q, k, v, attn, [True] * 3),
+            )
 
         for inputs in layouts():
             expected = [(x.shape, x.stride(), x.dtype) for x in run(*inputs)]
-            self.assertEqual([(x.shape, x.stride(), x.dtype) for x in run(*[x.to("meta") for x in inputs])], expected)
+            self.assertEqual(
+                [
+                    (x.shape, x.stride(), x.dtype)
+                    for x in run(*[x.to("meta") for x in inputs])
+                ],
+                expected,
+            )
             with FakeTensorMode() as mode:
                 fake = [mode.from_tensor(x) for x in inputs]
-                self.assertEqual([(x.shape, x.stride(), x.dtype) for x in run(*fake)], expected)
+                self.assertEqual(
+                    [(x.shape, x.stride(), x.dtype) for x in run(*fake)], expected
+                )
 
     def test_fake_backward_has_the_same_undefined_gradients(self):
         q, k, v = make_inputs(requires_grad=False)
@@ -424,7 +582,9 @@ class TestTracing(TestCase):
             with FakeTensorMode() as mode:
                 fake = [None if x is None else mode.from_tensor(x) for x in args]
                 result = [x is None for x in aten._attn_backward(*fake, mask)]
-            self.assertEqual(result, [x is None for x in aten._attn_backward(*args, mask)])
+            self.assertEqual(
+                result, [x is None for x in aten._attn_backward(*args, mask)]
+            )
 
     def test_unbacked_sizes(self):
         shapes = ShapeEnv()
@@ -434,10 +594,16 @@ class TestTracing(TestCase):
             output, attn = torch.attn(q, k, v)
             self.assertEqual(str([*output.shape, *attn.shape]), f"[{n}, {e}, {n}, {n}]")
             grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
-            self.assertEqual(str([x.shape for x in grads]), str([q.shape, k.shape, v.shape]))
+            self.assertEqual(
+                str([x.shape for x in grads]), str([q.shape, k.shape, v.shape])
+            )
             # Sizes that may differ are checked when the program runs.
             torch.attn(q, torch.empty(m, d), v)
-        later = [str(check.expr) for checks in shapes.deferred_runtime_asserts.values() for check in checks]
+        later = [
+            str(check.expr)
+            for checks in shapes.deferred_runtime_asserts.values()
+            for check in checks
+        ]
         self.assertIn(f"Eq({n}, {m})", later)
 
     @in_all_dtypes
@@ -469,28 +635,44 @@ class TestTracing(TestCase):
         result, code = run_and_get_code(step, torch.compile(function, fullgraph=True))
         self.assertEqual(result, step(function))
         for operator in "attn", "_attn_backward":
-            self.assertEqual("".join(code).count(f"torch.ops.aten.{operator}.default("), 1)
+            self.assertEqual(
+                "".join(code).count(f"torch.ops.aten.{operator}.default("), 1
+            )
         torch._dynamo.reset()
 
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
         values = make_inputs(9, 4, 3, dtype=torch.float32, requires_grad=False)
-        for wanted, used in itertools.product(((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)), ((1, 1), (1, 0), (0, 1))):
+        for wanted, used in itertools.product(
+            ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)), ((1, 1), (1, 0), (0, 1))
+        ):
             if wanted == (0, 0, 1) and used == (0, 1):
                 continue
-            inputs = [x.clone().requires_grad_(bool(want)) for x, want in zip(values, wanted, strict=True)]
+            inputs = [
+                x.clone().requires_grad_(bool(want))
+                for x, want in zip(values, wanted, strict=True)
+            ]
 
             def function(*inputs, used=used):
-                return sum(x.square().sum() for x, use in zip(torch.attn(*inputs), used, strict=True) if use)
+                return sum(
+                    x.square().sum()
+                    for x, use in zip(torch.attn(*inputs), used, strict=True)
+                    if use
+                )
 
             compiled = torch.compile(function, fullgraph=True)
             leaves = [x for x in inputs if x.requires_grad]
-            found = [torch.autograd.grad(f(*inputs), leaves, allow_unused=True) for f in (compiled, function)]
+            found = [
+                torch.autograd.grad(f(*inputs), leaves, allow_unused=True)
+                for f in (compiled, function)
+            ]
             self.assertEqual(*found)
             torch._dynamo.reset()
 
     def test_dynamic_sizes_compile_once(self):
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(torch.attn, backend=counter, fullgraph=True, dynamic=True)
+        compiled = torch.compile(
+            torch.attn, backend=counter, fullgraph=True, dynamic=True
+        )
         for sizes in (4, 2, 3), (7, 5, 6), (9, 3, 8):
             inputs = make_inputs(*sizes)
             self.assertEqual(tuple(compiled(*inputs)), tuple(torch.attn(*inputs)))
@@ -508,14 +690,20 @@ class TestTracing(TestCase):
         self.assertIn("aten.attn.default", str(program.graph))
         other = make_inputs(7, requires_grad=False)
         self.assertEqual(tuple(program.module()(*other)), tuple(torch.attn(*other)))
-        decomposed = program.run_decompositions(torch._decomp.get_decompositions([aten.attn]))
+        decomposed = program.run_decompositions(
+            torch._decomp.get_decompositions([aten.attn])
+        )
         self.assertNotIn("aten.attn.default", str(decomposed.graph))
         self.assertEqual(tuple(decomposed.module()(*other)), tuple(torch.attn(*other)))
 
     def test_compiled_autograd(self):
         inputs = make_inputs()
-        expected = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
-        with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
+        expected = torch.autograd.grad(
+            sum(x.square().sum() for x in torch.attn(*inputs)), inputs
+        )
+        with compiled_autograd._enable(
+            torch.compile(backend="aot_eager", fullgraph=True)
+        ):
             loss = sum(x.square().sum() for x in torch.attn(*inputs))
             loss.backward()
         self.assertEqual([x.grad for x in inputs], list(expected), rtol=0, atol=0)
@@ -527,7 +715,9 @@ class TestTracing(TestCase):
         inputs = make_inputs()
 
         def function(*inputs):
-            return torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
+            return torch.autograd.grad(
+                sum(x.square().sum() for x in torch.attn(*inputs)), inputs
+            )
 
         graph = make_fx(function, tracing_mode=mode)(*inputs)
         self.assertEqual(graph.code.count("aten.attn.default"), 1)
@@ -545,9 +735,12 @@ class TestTracing(TestCase):
         gradients = make((4, 3), (4, 4), dtype=torch.complex128, requires_grad=False)
         for defined, mask in itertools.product(subsets(2), subsets(3)):
             args = [*keep(gradients, defined), q, k, v, attn, mask]
-            ours, theirs = table[aten._attn_backward.default](*args), aten._attn_backward(*args)
+            ours = table[aten._attn_backward.default](*args)
+            theirs = aten._attn_backward(*args)
             self.assertEqual([x is None for x in ours], [x is None for x in theirs])
-            self.assertEqual([x for x in ours if x is not None], [x for x in theirs if x is not None])
+            self.assertEqual(
+                [x for x in ours if x is not None], [x for x in theirs if x is not None]
+            )
 
     def test_script_and_trace(self):
         def function(q, k, v):
@@ -560,10 +753,17 @@ class TestTracing(TestCase):
             compiled = [torch.jit.script(function), torch.jit.trace(function, inputs)]
             for scripted in compiled:
                 self.assertIn("aten::attn", str(scripted.graph))
-                for _ in range(3):  # the later calls run what the profiling executor made
+                for _ in range(
+                    3
+                ):  # the later calls run what the profiling executor made
                     found = [f(*inputs) for f in (scripted, function)]
                     self.assertEqual(*found)
-                    self.assertEqual(*[torch.autograd.grad(x[0].sum() + x[1].sum(), inputs) for x in found])
+                    self.assertEqual(
+                        *[
+                            torch.autograd.grad(x[0].sum() + x[1].sum(), inputs)
+                            for x in found
+                        ]
+                    )
                 buffer = io.BytesIO()
                 torch.jit.save(scripted, buffer)
                 buffer.seek(0)
@@ -599,8 +799,15 @@ class TestTools(TestCase):
         for wanted, used in itertools.product(subsets(3), subsets(2)):
             counts = []
             for function in torch.attn, composition:
-                inputs = [x.clone().requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
-                loss = [x.sum() for x, use in zip(function(*inputs), used, strict=True) if use and x.requires_grad]
+                inputs = [
+                    x.clone().requires_grad_(want)
+                    for x, want in zip(values, wanted, strict=True)
+                ]
+                loss = [
+                    x.sum()
+                    for x, use in zip(function(*inputs), used, strict=True)
+                    if use and x.requires_grad
+                ]
                 with FlopCounterMode(display=False) as counter:
                     if loss:
                         sum(loss).backward()
@@ -611,7 +818,10 @@ class TestTools(TestCase):
     def test_checkpointing(self, use_reentrant):
         values = make_inputs(requires_grad=False)
         found = []
-        for function in torch.attn, lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant):
+        for function in (
+            torch.attn,
+            lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant),
+        ):
             inputs = [x.clone().requires_grad_() for x in values]
             sum(x.square().sum() for x in function(*inputs)).backward()
             found.append([x.grad for x in inputs])
@@ -625,11 +835,15 @@ class TestTools(TestCase):
             packed.append(tuple(x.shape))
             return x.to(torch.float32).to("cpu", copy=True)
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x.to(torch.float64)):
+        with torch.autograd.graph.saved_tensors_hooks(
+            pack, lambda x: x.to(torch.float64)
+        ):
             output, attn = torch.attn(*inputs)
         self.assertEqual(sorted(packed), [(4, 2), (4, 2), (4, 3), (4, 4)])
         result = torch.autograd.grad(output.sum() + attn.sum(), inputs)
-        expected = torch.autograd.grad(sum(x.sum() for x in torch.attn(*inputs)), inputs)
+        expected = torch.autograd.grad(
+            sum(x.sum() for x in torch.attn(*inputs)), inputs
+        )
         self.assertEqual(result, expected, rtol=1e-6, atol=1e-6)
 
     def test_saved_on_cpu(self):
@@ -651,7 +865,9 @@ class TestTools(TestCase):
             self.assertIs(getattr(node, f"_saved_{name}"), x)
         self.assertEqual(node._saved_attn, attn)
         for name in ("q", "k", "v", "attn"):
-            self.assertIsInstance(getattr(node, f"_raw_saved_{name}"), torch._C._autograd.SavedTensor)
+            self.assertIsInstance(
+                getattr(node, f"_raw_saved_{name}"), torch._C._autograd.SavedTensor
+            )
         grads = torch.autograd.grad(output.sum(), inputs, create_graph=True)
         self.assertEqual(grads[0].grad_fn.name(), "AttnBackwardBackward0")
 
@@ -660,7 +876,9 @@ class TestTools(TestCase):
         with torch.profiler.profile(record_shapes=True) as profile:
             torch.attn(*inputs).output.sum().backward()
         events = {event.name: event for event in profile.events()}
-        self.assertLessEqual({"aten::attn", "AttnBackward0", "aten::_attn_backward"}, set(events))
+        self.assertLessEqual(
+            {"aten::attn", "AttnBackward0", "aten::_attn_backward"}, set(events)
+        )
         self.assertEqual(events["aten::attn"].input_shapes, [[4, 2], [4, 2], [4, 3]])
 
     @parametrize("what", ["forward", "backward", "forward mode", "double backward"])
@@ -674,15 +892,21 @@ class TestTools(TestCase):
                 return lambda: function(q.detach(), k.detach(), v.detach())
             if what == "forward mode":
                 return lambda: jvp(
-                    lambda *x: tuple(function(*x)), (q.detach(), k.detach(), v.detach()), tuple(tangents)
+                    lambda *x: tuple(function(*x)),
+                    (q.detach(), k.detach(), v.detach()),
+                    tuple(tangents),
                 )
             loss = function(q, k, v)[0].square().sum()
             if what == "backward":
                 return lambda: torch.autograd.grad(loss, (q, k, v), retain_graph=True)
             grads = torch.autograd.grad(loss, (q, k, v), create_graph=True)
-            return lambda: torch.autograd.grad(grads, (q, k, v), tangents, retain_graph=True)
+            return lambda: torch.autograd.grad(
+                grads, (q, k, v), tangents, retain_graph=True
+            )
 
-        ours, theirs = (peak_memory(run(f)) / (n * n * 4) for f in (torch.attn, composition))
+        ours, theirs = (
+            peak_memory(run(f)) / (n * n * 4) for f in (torch.attn, composition)
+        )
         print(f"{what}: {ours:.2f} N x N, composition {theirs:.2f}")
         self.assertLess(ours, theirs)
 
@@ -691,13 +915,20 @@ class TestTools(TestCase):
         buffer = io.BytesIO()
         torch.save(result, buffer)
         buffer.seek(0)
-        for other in copy.deepcopy(result), pickle.loads(pickle.dumps(result)), torch.load(buffer, weights_only=False):
+        for other in (
+            copy.deepcopy(result),
+            pickle.loads(pickle.dumps(result)),
+            torch.load(buffer, weights_only=False),
+        ):
             self.assertIs(type(other), torch.return_types.attn)
             self.assertEqual(tuple(other), tuple(result))
 
     @in_all_dtypes
     def test_lazy_copies_stay_lazy(self, dtype):
-        inputs = [torch._lazy_clone(x).requires_grad_() for x in make_inputs(dtype=dtype, requires_grad=False)]
+        inputs = [
+            torch._lazy_clone(x).requires_grad_()
+            for x in make_inputs(dtype=dtype, requires_grad=False)
+        ]
         output, attn = torch.attn(*inputs)
         gradients = [torch._lazy_clone(torch.ones_like(x)) for x in (output, attn)]
         torch.autograd.backward((output, attn), gradients)
@@ -709,7 +940,11 @@ class TestTools(TestCase):
 
         def run():
             output, attn = torch.attn(*inputs)
-            return output, attn, *torch.autograd.grad(output.sum() + attn.square().sum(), inputs)
+            return (
+                output,
+                attn,
+                *torch.autograd.grad(output.sum() + attn.square().sum(), inputs),
+            )
 
         first = run()
         for _ in range(5):
@@ -724,27 +959,45 @@ class TestSubclasses(TestCase):
             return op(*args, **kwargs)
 
         composite_compliance.check_with_mode(torch.attn, inputs, {}, self.assertEqual)
-        composite_compliance.check_all_permutations(torch.attn, inputs, {}, self.assertEqual)
-        composite_compliance.check_backward_formula(torch.attn, inputs, {}, None, run, self.assertEqual)
-        composite_compliance.check_forward_ad_formula(torch.attn, inputs, {}, run, self.assertEqual)
+        composite_compliance.check_all_permutations(
+            torch.attn, inputs, {}, self.assertEqual
+        )
+        composite_compliance.check_backward_formula(
+            torch.attn, inputs, {}, None, run, self.assertEqual
+        )
+        composite_compliance.check_forward_ad_formula(
+            torch.attn, inputs, {}, run, self.assertEqual
+        )
 
     def test_wrapper_subclass(self):
         """Operators below a subclass are attn and its backward, and gradients are subclasses again."""
         values, others = (make_inputs(requires_grad=False) for _ in range(2))
-        inputs = [TwoTensor(a, b).requires_grad_() for a, b in zip(values, others, strict=True)]
-        grads = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*inputs)), inputs)
+        inputs = [
+            TwoTensor(a, b).requires_grad_()
+            for a, b in zip(values, others, strict=True)
+        ]
+        grads = torch.autograd.grad(
+            sum(x.square().sum() for x in torch.attn(*inputs)), inputs
+        )
         for part, plain in ("a", values), ("b", others):
             plain = [x.requires_grad_() for x in plain]
-            expected = torch.autograd.grad(sum(x.square().sum() for x in torch.attn(*plain)), plain)
+            expected = torch.autograd.grad(
+                sum(x.square().sum() for x in torch.attn(*plain)), plain
+            )
             self.assertEqual([getattr(x, part) for x in grads], list(expected))
 
     def test_undefined_gradients_of_a_subclass(self):
         values = make_inputs(requires_grad=False)
         for wanted in subsets(3):
-            inputs = [TwoTensor(x, x.clone()).requires_grad_(want) for x, want in zip(values, wanted, strict=True)]
+            inputs = [
+                TwoTensor(x, x.clone()).requires_grad_(want)
+                for x, want in zip(values, wanted, strict=True)
+            ]
             if any(wanted[:2]):
                 torch.attn(*inputs).attn.sum().backward()
-                self.assertEqual([x.grad is not None for x in inputs], [wanted[0], wanted[1], False])
+                self.assertEqual(
+                    [x.grad is not None for x in inputs], [wanted[0], wanted[1], False]
+                )
 
 
 def run_dtensor() -> None:
@@ -754,10 +1007,13 @@ def run_dtensor() -> None:
     mesh = init_device_mesh("cpu", (count,))
     for n in 12, 13:  # rows that divide among the processes, and rows that do not
         torch.manual_seed(0)
-        values, weights = make_inputs(n, 3, 2, requires_grad=False), make((n, 2), (n, n), requires_grad=False)
+        values = make_inputs(n, 3, 2, requires_grad=False)
+        weights = make((n, 2), (n, n), requires_grad=False)
         local = [x.clone().requires_grad_() for x in values]
         expected = torch.attn(*local)
-        expected_grads = torch.autograd.grad(sum((x * w).sum() for x, w in zip(expected, weights, strict=True)), local)
+        expected_grads = torch.autograd.grad(
+            sum((x * w).sum() for x, w in zip(expected, weights, strict=True)), local
+        )
 
         rows, whole = [Shard(0)], [Replicate()]
         inputs = [
@@ -779,10 +1035,17 @@ def run_dtensor() -> None:
         # Every other layout of the inputs gives the same, after whatever communication it takes.
         layouts = ([Replicate()], [Shard(0)], [Shard(1)])
         for placements in itertools.product(layouts, repeat=3):
-            inputs = [distribute_tensor(x, mesh, p).requires_grad_() for x, p in zip(values, placements, strict=True)]
+            inputs = [
+                distribute_tensor(x, mesh, p).requires_grad_()
+                for x, p in zip(values, placements, strict=True)
+            ]
             result = torch.attn(*inputs)
-            grads = torch.autograd.grad(result, inputs, [distribute_tensor(w, mesh, whole) for w in weights])
-            for x, reference in zip((*result, *grads), (*expected, *expected_grads), strict=True):
+            grads = torch.autograd.grad(
+                result, inputs, [distribute_tensor(w, mesh, whole) for w in weights]
+            )
+            for x, reference in zip(
+                (*result, *grads), (*expected, *expected_grads), strict=True
+            ):
                 assert isinstance(x, DTensor)
                 torch.testing.assert_close(x.full_tensor(), reference)
     dist.barrier()
@@ -802,11 +1065,16 @@ class TestDTensor(TestCase):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def with_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def with_gradients(
+    function: Callable, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
     """Outputs and gradients, all detached."""
     inputs = [x.detach().requires_grad_() for x in inputs]
     output, attn = function(*inputs)
-    weights = [torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape) for x in (output, attn)]
+    weights = [
+        torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)
+        for x in (output, attn)
+    ]
     loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
     grads = torch.autograd.grad(loss.real if loss.is_complex() else loss, inputs)
     return output.detach(), attn.detach(), *grads
@@ -814,15 +1082,20 @@ def with_gradients(function: Callable, inputs: Sequence[torch.Tensor]) -> tuple[
 
 def agrees(inputs: Sequence[torch.Tensor], function: Callable | None = None) -> None:
     """Values and gradients of torch.attn, or of `function` of it, are as good as composition's."""
-    ours, plain = with_gradients(function or torch.attn, inputs), with_gradients(composition, inputs)
+    ours = with_gradients(function or torch.attn, inputs)
+    plain = with_gradients(composition, inputs)
     exact = with_gradients(composition, [x.to(precise(x.dtype)) for x in inputs])
     for x, theirs, right in zip(ours, plain, exact, strict=True):
         assert x.dtype == theirs.dtype, (x.dtype, theirs.dtype)
         assert_as_good(x, theirs, right)
 
 
-def transforms_agree(transform: Callable[[Callable], Callable], *inputs: torch.Tensor) -> None:
-    torch.testing.assert_close(transform(torch.attn)(*inputs), transform(composition)(*inputs))
+def transforms_agree(
+    transform: Callable[[Callable], Callable], *inputs: torch.Tensor
+) -> None:
+    torch.testing.assert_close(
+        transform(torch.attn)(*inputs), transform(composition)(*inputs)
+    )
 
 
 def scalar(function: Callable) -> Callable:
@@ -835,6 +1108,13 @@ def scalar(function: Callable) -> Callable:
 
 def pair(function: Callable) -> Callable:
     return lambda *inputs: tuple(function(*inputs))
+
+
+def third_derivative(function: Callable) -> Callable:
+    def second(x: torch.Tensor) -> torch.Tensor:
+        return hessian(lambda y: scalar(function)(y, y, y))(x).sum()
+
+    return grad(second)
 
 
 def without_a_loop(function: Callable, in_dims: tuple[int | None, ...]) -> Callable:
@@ -857,7 +1137,9 @@ def under_dispatch_mode(inputs: Sequence[torch.Tensor]) -> None:
 
     check = torch.testing.assert_close
     composite_compliance.check_all_permutations(torch.attn, inputs, {}, check)
-    composite_compliance.check_backward_formula(torch.attn, inputs, {}, None, run, check)
+    composite_compliance.check_backward_formula(
+        torch.attn, inputs, {}, None, run, check
+    )
     composite_compliance.check_forward_ad_formula(torch.attn, inputs, {}, run, check)
 
 
@@ -874,7 +1156,9 @@ def in_lower_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         output, attn = torch.attn(*inputs)
     assert output.dtype == attn.dtype == torch.bfloat16
-    assert [x.dtype for x in torch.autograd.grad(output.sum() + attn.sum(), inputs)] == [torch.float32] * 3
+    assert [
+        x.dtype for x in torch.autograd.grad(output.sum() + attn.sum(), inputs)
+    ] == [torch.float32] * 3
 
 
 def counts_flops() -> None:
@@ -887,7 +1171,9 @@ def keeps_strides(mode: str) -> None:
     real = make_inputs(requires_grad=False)
     expected = [(x.shape, x.stride(), x.dtype) for x in torch.attn(*real)]
     convert = FakeTensorMode().from_tensor if mode == "fake" else lambda x: x.to("meta")
-    assert [(x.shape, x.stride(), x.dtype) for x in torch.attn(*map(convert, real))] == expected
+    assert [
+        (x.shape, x.stride(), x.dtype) for x in torch.attn(*map(convert, real))
+    ] == expected
 
 
 def exports() -> None:
@@ -896,9 +1182,13 @@ def exports() -> None:
             return torch.attn(q, k, v)
 
     n = torch.export.Dim("n")
-    program = torch.export.export(Model(), tuple(make_inputs(requires_grad=False)), dynamic_shapes=({0: n},) * 3)
+    program = torch.export.export(
+        Model(), tuple(make_inputs(requires_grad=False)), dynamic_shapes=({0: n},) * 3
+    )
     other = make_inputs(7, requires_grad=False)
-    torch.testing.assert_close(tuple(program.module()(*other)), tuple(composition(*other)))
+    torch.testing.assert_close(
+        tuple(program.module()(*other)), tuple(composition(*other))
+    )
 
 
 def scripts(how: Callable) -> None:
@@ -917,7 +1207,9 @@ def traces_backward() -> None:
     def function(*inputs):
         return torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
 
-    torch.testing.assert_close(make_fx(function, tracing_mode="symbolic")(*inputs)(*inputs), function(*inputs))
+    torch.testing.assert_close(
+        make_fx(function, tracing_mode="symbolic")(*inputs)(*inputs), function(*inputs)
+    )
 
 
 def compiles_backward() -> None:
@@ -925,7 +1217,8 @@ def compiles_backward() -> None:
     with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
         scalar(torch.attn)(*inputs).backward()
     torch.testing.assert_close(
-        [x.grad for x in inputs], list(torch.autograd.grad(scalar(composition)(*inputs), inputs))
+        [x.grad for x in inputs],
+        list(torch.autograd.grad(scalar(composition)(*inputs), inputs)),
     )
     torch._dynamo.reset()
 
@@ -938,23 +1231,36 @@ def stays_lazy() -> None:
 
 def with_packed_tensors() -> None:
     def run(*inputs):
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: x.detach().numpy(), torch.from_numpy):
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: x.detach().numpy(), torch.from_numpy
+        ):
             return torch.attn(*inputs)
 
     agrees(make_inputs(), run)
 
 
 def in_a_subclass() -> None:
-    inputs = [TwoTensor(x, x.clone()).requires_grad_() for x in make_inputs(requires_grad=False)]
+    inputs = [
+        TwoTensor(x, x.clone()).requires_grad_()
+        for x in make_inputs(requires_grad=False)
+    ]
     grads = torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
     assert all(isinstance(x, TwoTensor) for x in grads)
 
 
 def distributes(count: int) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={count}",
+    ]
     command = [*torchrun, os.path.abspath(__file__), "--dtensor"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=300
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     assert f"{count} processes agree with one" in result.stdout
 
@@ -963,41 +1269,73 @@ BATCH = (3, 4, 2), (3, 4, 2), (3, 4, 3)
 EVERY = (0, 1, 2)  # argument numbers
 
 PARITY: dict[str, dict[str, Callable[[], object]]] = {
-    "dtype": {str(d).removeprefix("torch."): lambda d=d: agrees(make_inputs(17, 5, 9, dtype=d)) for d in ALL},
+    "dtype": {
+        str(d).removeprefix("torch."): lambda d=d: agrees(
+            make_inputs(17, 5, 9, dtype=d)
+        )
+        for d in ALL
+    },
     "layout": {
         "contiguous": lambda: agrees(make_inputs()),
         "transposed": lambda: agrees([x.mT for x in make((2, 4), (2, 4), (3, 4))]),
-        "expanded": lambda: agrees([x.expand(4, -1) for x in make((1, 2), (1, 2), (1, 3))]),
-        "every other column": lambda: agrees([x[:, ::2] for x in make((4, 4), (4, 4), (4, 6))]),
-        "conjugate view": lambda: agrees([x.conj() for x in make_inputs(dtype=torch.complex128)]),
-        "negative view": lambda: agrees([x.conj().imag for x in make_inputs(dtype=torch.complex128)]),
+        "expanded": lambda: agrees(
+            [x.expand(4, -1) for x in make((1, 2), (1, 2), (1, 3))]
+        ),
+        "every other column": lambda: agrees(
+            [x[:, ::2] for x in make((4, 4), (4, 4), (4, 6))]
+        ),
+        "conjugate view": lambda: agrees(
+            [x.conj() for x in make_inputs(dtype=torch.complex128)]
+        ),
+        "negative view": lambda: agrees(
+            [x.conj().imag for x in make_inputs(dtype=torch.complex128)]
+        ),
         "empty": lambda: [agrees(make_inputs(*sizes)) for sizes in SIZES if 0 in sizes],
         "copy on write": stays_lazy,
     },
     "transform": {
         "backward of either output": lambda: [
-            transforms_agree(lambda f, i=i: grad(lambda *x: f(*x)[i].square().sum(), EVERY), *make_inputs())
+            transforms_agree(
+                lambda f, i=i: grad(lambda *x: f(*x)[i].square().sum(), EVERY),
+                *make_inputs(),
+            )
             for i in range(2)
         ],
         "double backward": lambda: gradgradcheck(torch.attn, make_inputs(2)),
-        "third derivative": lambda: transforms_agree(
-            lambda f: lambda x: grad(lambda y: hessian(lambda z: scalar(f)(z, z, z))(y).sum())(x), *make((4, 2))
+        "third derivative": lambda: transforms_agree(third_derivative, *make((4, 2))),
+        "forward mode": lambda: gradcheck(
+            torch.attn, make_inputs(2), check_forward_ad=True
         ),
-        "forward mode": lambda: gradcheck(torch.attn, make_inputs(2), check_forward_ad=True),
-        "forward over reverse": lambda: gradgradcheck(torch.attn, make_inputs(2), check_fwd_over_rev=True),
+        "forward over reverse": lambda: gradgradcheck(
+            torch.attn, make_inputs(2), check_fwd_over_rev=True
+        ),
         "batched gradients": lambda: gradcheck(
-            torch.attn, make_inputs(2), check_forward_ad=True, check_batched_grad=True, check_batched_forward_grad=True
+            torch.attn,
+            make_inputs(2),
+            check_forward_ad=True,
+            check_batched_grad=True,
+            check_batched_forward_grad=True,
         ),
-        "vmap": lambda: transforms_agree(lambda f: without_a_loop(pair(f), (0, 0, 0)), *make(*BATCH)),
+        "vmap": lambda: transforms_agree(
+            lambda f: without_a_loop(pair(f), (0, 0, 0)), *make(*BATCH)
+        ),
         "vmap, one input batched": lambda: transforms_agree(
-            lambda f: without_a_loop(pair(f), (None, 1, None)), *make((4, 2), (4, 3, 2), (4, 3))
+            lambda f: without_a_loop(pair(f), (None, 1, None)),
+            *make((4, 2), (4, 3, 2), (4, 3)),
         ),
         "vmap of grad": lambda: transforms_agree(
-            lambda f: without_a_loop(grad(scalar(f), EVERY), (0, 0, 0)), *make(*BATCH, requires_grad=False)
+            lambda f: without_a_loop(grad(scalar(f), EVERY), (0, 0, 0)),
+            *make(*BATCH, requires_grad=False),
         ),
-        "jacrev": lambda: transforms_agree(lambda f: jacrev(pair(f), EVERY), *make_inputs(requires_grad=False)),
-        "jacfwd": lambda: transforms_agree(lambda f: jacfwd(pair(f), EVERY), *make_inputs(requires_grad=False)),
-        "hessian": lambda: transforms_agree(lambda f: hessian(scalar(f), EVERY), *make_inputs(requires_grad=False)),
+        "jacrev": lambda: transforms_agree(
+            lambda f: jacrev(pair(f), EVERY), *make_inputs(requires_grad=False)
+        ),
+        "jacfwd": lambda: transforms_agree(
+            lambda f: jacfwd(pair(f), EVERY), *make_inputs(requires_grad=False)
+        ),
+        "hessian": lambda: transforms_agree(
+            lambda f: hessian(scalar(f), EVERY), *make_inputs(requires_grad=False)
+        ),
     },
     "subsystem": {
         "autocast": in_lower_precision,
@@ -1013,7 +1351,8 @@ PARITY: dict[str, dict[str, Callable[[], object]]] = {
         "torch.jit.trace": lambda: scripts(lambda f: torch.jit.trace(f, make_inputs())),
         "FLOP counter": counts_flops,
         "checkpointing": lambda: agrees(
-            make_inputs(), lambda *inputs: checkpoint(torch.attn, *inputs, use_reentrant=False)
+            make_inputs(),
+            lambda *inputs: checkpoint(torch.attn, *inputs, use_reentrant=False),
         ),
         "saved-tensor hooks": with_packed_tensors,
         "wrapper subclasses": in_a_subclass,
@@ -1024,7 +1363,9 @@ PARITY: dict[str, dict[str, Callable[[], object]]] = {
 
 
 class TestParity(TestCase):
-    @parametrize("kind,name", [(kind, name) for kind, rows in PARITY.items() for name in rows])
+    @parametrize(
+        "kind,name", [(kind, name) for kind, rows in PARITY.items() for name in rows]
+    )
     def test_parity(self, kind, name):
         PARITY[kind][name]()
 
@@ -1038,7 +1379,9 @@ def print_parity() -> None:
                 check()
                 print(f"| {kind} | {name} | yes |")
             except Exception as error:
-                print(f"| {kind} | {name} | {type(error).__name__}: {str(error).partition(chr(10))[0]} |")
+                print(
+                    f"| {kind} | {name} | {type(error).__name__}: {str(error).partition(chr(10))[0]} |"
+                )
 
 
 instantiate_parametrized_tests(TestGradients)
@@ -1050,5 +1393,9 @@ instantiate_parametrized_tests(TestDTensor)
 instantiate_parametrized_tests(TestParity)
 
 if __name__ == "__main__":
-    modes = {"--dtensor": run_dtensor, "--parity": print_parity}
-    modes.get(sys.argv[-1], run_tests)()
+    if sys.argv[-1] == "--dtensor":
+        run_dtensor()
+    elif sys.argv[-1] == "--parity":
+        print_parity()
+    else:
+        run_tests()

@@ -9,15 +9,17 @@ import unittest
 from pathlib import Path
 
 import numpy as np
+
 import torch
 from torch.testing._internal.common_utils import (
-    IS_LINUX,
-    TestCase,
     instantiate_parametrized_tests,
+    IS_LINUX,
     parametrize,
     run_tests,
     subtest,
+    TestCase,
 )
+
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")
@@ -38,7 +40,9 @@ def make_inputs(n, d, e, dtype, scale=1.0, draw=0):
     """q (n, d), k (n, d), v (n, e), grad_output (n, e), grad_attn (n, n); scores have about the deviation `scale`."""
     generator = torch.Generator().manual_seed(((n * 211 + d) * 211 + e) * 211 + draw)
     shapes = ((n, d), (n, d), (n, e), (n, e), (n, n))
-    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    tensors = [
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
+    ]
     root = (scale / max(d, 1) ** 0.5) ** 0.5
     return [(t * root if i < 2 else t).to(dtype) for i, t in enumerate(tensors)]
 
@@ -66,7 +70,9 @@ def composition(q, k, v, grad_output=None, grad_attn=None):
     q, k, v = (t.detach().clone().requires_grad_() for t in (q, k, v))
     attn = torch.tanh(q @ k.t())
     output = attn @ v
-    pairs = [(y, g) for y, g in ((output, grad_output), (attn, grad_attn)) if g is not None]
+    pairs = [
+        (y, g) for y, g in ((output, grad_output), (attn, grad_attn)) if g is not None
+    ]
     outputs, grads = zip(*pairs, strict=True)
     grads = torch.autograd.grad(outputs, (q, k, v), grads, allow_unused=True)
     return output.detach(), attn.detach(), *grads
@@ -97,7 +103,14 @@ def available_memory():
     """Bytes; 0 where it is not known."""
     known = Path("/proc/meminfo")
     lines = known.read_text().splitlines() if known.exists() else []
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), 0)
+    return next(
+        (
+            int(line.split()[1]) * 1024
+            for line in lines
+            if line.startswith("MemAvailable")
+        ),
+        0,
+    )
 
 
 class TestAttnKernels(TestCase):
@@ -105,7 +118,11 @@ class TestAttnKernels(TestCase):
         """Errors are at most 2x (forward) and 3x (gradients) those of composition, or half a unit of the largest."""
         worst = {}
         for arguments in draws:
-            values = (kernels(*arguments), composition(*arguments), reference(*arguments))
+            values = (
+                kernels(*arguments),
+                composition(*arguments),
+                reference(*arguments),
+            )
             for name, got, plain, exact in zip(NAMES, *values, strict=True):
                 if exact is None:
                     continue
@@ -123,11 +140,23 @@ class TestAttnKernels(TestCase):
     def test_errors_against_composition(self, size, dtype):
         # Few numbers say little about an error: small inputs are drawn several times.
         count = 1 + 250 // (size[0] + 4)
-        for scale, defined in itertools.product((0.1, 1.0, 10.0), ((True, True), (True, False), (False, True))):
+        for scale, defined in itertools.product(
+            (0.1, 1.0, 10.0), ((True, True), (True, False), (False, True))
+        ):
             draws = []
             for draw in range(count):
                 q, k, v, *grads = make_inputs(*size, dtype, scale, draw)
-                draws.append((q, k, v, *(g if keep else None for g, keep in zip(grads, defined, strict=True))))
+                draws.append(
+                    (
+                        q,
+                        k,
+                        v,
+                        *(
+                            g if keep else None
+                            for g, keep in zip(grads, defined, strict=True)
+                        ),
+                    )
+                )
             self.assert_rule(draws, dtype)
 
     @parametrize("dtype", DTYPES)
@@ -135,8 +164,15 @@ class TestAttnKernels(TestCase):
         # One score is too few to compare errors by; the usual tolerances serve.
         for d, e in ((1, 1), (30, 40), (64, 1)):
             arguments = make_inputs(1, d, e, dtype)
-            for got, wanted in zip(kernels(*arguments), composition(*arguments), strict=True):
-                self.assertEqual(got, wanted, atol=4 * torch.finfo(dtype).eps, rtol=8 * torch.finfo(dtype).eps)
+            for got, wanted in zip(
+                kernels(*arguments), composition(*arguments), strict=True
+            ):
+                self.assertEqual(
+                    got,
+                    wanted,
+                    atol=4 * torch.finfo(dtype).eps,
+                    rtol=8 * torch.finfo(dtype).eps,
+                )
 
     @parametrize("dtype", DTYPES)
     def test_saturation(self, dtype):
@@ -145,15 +181,24 @@ class TestAttnKernels(TestCase):
         q = torch.linspace(-100, 100, n * n, dtype=torch.float64).to(dtype).view(n, n)
         k, ones = torch.eye(n, dtype=dtype), torch.ones(n, n, dtype=dtype)
         arguments = (q, k, torch.zeros(n, 1, dtype=dtype), None, ones)
-        results, composed, expected = kernels(*arguments), composition(*arguments), reference(*arguments)
+        results = kernels(*arguments)
+        composed = composition(*arguments)
+        expected = reference(*arguments)
         distance = q.double().abs().numpy()
         for low in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20):
             inside = (distance >= low) & (distance < (low + 1 if low < 20 else 101))
             for i, factor in ((1, 2), (2, 3)):
                 exact = expected[i][inside]
-                errors = [float(np.abs(extended(x[i])[inside] - exact).max()) for x in (results, composed)]
+                errors = [
+                    float(np.abs(extended(x[i])[inside] - exact).max())
+                    for x in (results, composed)
+                ]
                 unit = torch.finfo(dtype).eps / 2 * float(np.abs(exact).max())
-                self.assertLessEqual(errors[0], max(factor * errors[1], unit), msg=f"{NAMES[i]} from {low}")
+                self.assertLessEqual(
+                    errors[0],
+                    max(factor * errors[1], unit),
+                    msg=f"{NAMES[i]} from {low}",
+                )
 
     @parametrize("dtype", DTYPES)
     def test_infinity_and_nan(self, dtype):
@@ -162,18 +207,27 @@ class TestAttnKernels(TestCase):
         k = torch.ones(6, 1, dtype=dtype)
         v = torch.tensor([[1.0, inf, nan]], dtype=dtype).expand(6, 3)
         output, attn = torch.attn(q, k, v)
-        self.assertEqual(attn[:, 0].float(), torch.tensor([1.0, -1.0, nan, 0.76159416, 0.0, 1.0]), atol=4e-3, rtol=0)
+        self.assertEqual(
+            attn[:, 0].float(),
+            torch.tensor([1.0, -1.0, nan, 0.76159416, 0.0, 1.0]),
+            atol=4e-3,
+            rtol=0,
+        )
         self.assertEqual(output.float(), (attn @ v).float(), atol=0.05, rtol=0)
         grad_output = torch.ones(6, 3, dtype=dtype)
         for got, plain in zip(
-            backward(grad_output, None, q, k, v, attn), composition(q, k, v, grad_output)[2:], strict=True
+            backward(grad_output, None, q, k, v, attn),
+            composition(q, k, v, grad_output)[2:],
+            strict=True,
         ):
             self.assertEqual(got.isnan(), plain.isnan())
 
     @parametrize("dtype", (torch.float32, torch.float64, torch.float16))
     def test_denormals_and_zero_are_exact(self, dtype):
         tiny = torch.finfo(dtype).smallest_normal
-        q = torch.tensor([0.0, tiny, tiny / 2, tiny / 4, -tiny / 8, 3 * tiny, -tiny], dtype=dtype).view(7, 1)
+        q = torch.tensor(
+            [0.0, tiny, tiny / 2, tiny / 4, -tiny / 8, 3 * tiny, -tiny], dtype=dtype
+        ).view(7, 1)
         _, attn = torch.attn(q, torch.ones(7, 1, dtype=dtype), q)
         self.assertEqual(attn, q.expand(7, 7), atol=0, rtol=0)
 
@@ -196,11 +250,15 @@ class TestAttnKernels(TestCase):
         bits = torch.arange(0, 0x7F800000, 4001, dtype=torch.int64).to(torch.int32)
         self.check_float32(bits.view(torch.float32))
 
-    @parametrize("joint", (1.0, 0.34657359, 1.0397208, 9.01, 10.0, 2.0**-12, 1.17549435e-38))
+    @parametrize(
+        "joint", (1.0, 0.34657359, 1.0397208, 9.01, 10.0, 2.0**-12, 1.17549435e-38)
+    )
     def test_tanh_at_joints(self, joint):
         # All of the 200,000 floats around a place where the formula changes
         middle = torch.tensor(joint).view(torch.int32).item()
-        bits = torch.arange(max(0, middle - 100_000), middle + 100_000, dtype=torch.int64).to(torch.int32)
+        bits = torch.arange(
+            max(0, middle - 100_000), middle + 100_000, dtype=torch.int64
+        ).to(torch.int32)
         self.check_float32(bits.view(torch.float32))
 
     @parametrize("dtype", DTYPES)
@@ -213,12 +271,16 @@ class TestAttnKernels(TestCase):
             wide[::2, ::3] = t
             return t.t().contiguous().t(), wide[::2, ::3], t.flip(0).flip(0)
 
-        for arguments in zip(*map(layouts, (q, k, v, grad_output, grad_attn)), strict=True):
+        for arguments in zip(
+            *map(layouts, (q, k, v, grad_output, grad_attn)), strict=True
+        ):
             for got, wanted in zip(kernels(*arguments), expected, strict=True):
                 self.assertEqual(got, wanted, atol=0, rtol=0)
         attn = expected[1]
         for got, wanted in zip(
-            backward(grad_output, grad_attn, q, k, v, attn.t().contiguous().t()), expected[2:], strict=True
+            backward(grad_output, grad_attn, q, k, v, attn.t().contiguous().t()),
+            expected[2:],
+            strict=True,
         ):
             self.assertEqual(got, wanted, atol=0, rtol=0)
 
@@ -228,7 +290,14 @@ class TestAttnKernels(TestCase):
         attn = torch.attn(q, k, v)[1]
         one = torch.ones((), dtype=dtype)
         expanded = backward(one.expand(150, 70), one.expand(150, 150), q, k, v, attn)
-        filled = backward(torch.ones(150, 70, dtype=dtype), torch.ones(150, 150, dtype=dtype), q, k, v, attn)
+        filled = backward(
+            torch.ones(150, 70, dtype=dtype),
+            torch.ones(150, 150, dtype=dtype),
+            q,
+            k,
+            v,
+            attn,
+        )
         for got, wanted in zip(expanded, filled, strict=True):
             self.assertEqual(got, wanted, atol=0, rtol=0)
 
@@ -237,9 +306,17 @@ class TestAttnKernels(TestCase):
         inputs = make_inputs(140, 20, 30, dtype)
         q, k, v, grad_output, grad_attn = inputs
         attn = torch.attn(q, k, v)[1]
-        for given, mask in itertools.product(itertools.product((False, True), repeat=2), self.masks()):
-            chosen = [g if keep else None for g, keep in zip((grad_output, grad_attn), given, strict=True)]
-            wanted = [keep and (given[0] or (given[1] and i < 2)) for i, keep in enumerate(mask)]
+        for given, mask in itertools.product(
+            itertools.product((False, True), repeat=2), self.masks()
+        ):
+            chosen = [
+                g if keep else None
+                for g, keep in zip((grad_output, grad_attn), given, strict=True)
+            ]
+            wanted = [
+                keep and (given[0] or (given[1] and i < 2))
+                for i, keep in enumerate(mask)
+            ]
             # Only what a wanted gradient needs is there.
             needed = (
                 q if wanted[1] else None,
@@ -247,7 +324,9 @@ class TestAttnKernels(TestCase):
                 v if given[0] and (wanted[0] or wanted[1]) else None,
             )
             got = torch.ops.aten._attn_backward(*chosen, *needed, attn, mask)
-            full = torch.ops.aten._attn_backward(*chosen, q, k, v, attn, (True, True, True))
+            full = torch.ops.aten._attn_backward(
+                *chosen, q, k, v, attn, (True, True, True)
+            )
             for keep, some, all_ in zip(wanted, got, full, strict=True):
                 self.assertEqual(some is not None and some.numel() > 0, keep)
                 if keep:
@@ -258,13 +337,21 @@ class TestAttnKernels(TestCase):
         return itertools.product((False, True), repeat=3)
 
     @parametrize("dtype", DTYPES + (torch.complex64,))
-    @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0))])
+    @parametrize(
+        "size",
+        [
+            subtest(s, name="x".join(map(str, s)))
+            for s in ((0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0))
+        ],
+    )
     def test_empty(self, size, dtype):
         n, d, e = size
         q, k, v, grad_output, grad_attn = make_inputs(n, d, e, dtype)
         output, attn, grad_q, grad_k, grad_v = kernels(q, k, v, grad_output, grad_attn)
         composed = composition(q, k, v, grad_output, grad_attn)
-        for got, wanted in zip((output, attn, grad_q, grad_k, grad_v), composed, strict=True):
+        for got, wanted in zip(
+            (output, attn, grad_q, grad_k, grad_v), composed, strict=True
+        ):
             self.assertEqual(got, wanted, atol=0.02, rtol=0.02)
 
     @parametrize("dtype", DTYPES)
@@ -282,7 +369,9 @@ class TestAttnKernels(TestCase):
             torch.set_num_threads(threads)
 
     def test_inputs_stay_copy_on_write(self):
-        tensors = [torch._lazy_clone(t) for t in make_inputs(100, 16, 16, torch.float32)]
+        tensors = [
+            torch._lazy_clone(t) for t in make_inputs(100, 16, 16, torch.float32)
+        ]
         attn = torch._lazy_clone(torch.attn(*tensors[:3])[1])
         backward(*tensors[3:], *tensors[:3], attn)
         for t in (*tensors, attn):
@@ -308,7 +397,9 @@ def run(n):
 run(256)
 print(*run(4096))
 """
-        run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        run = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        )
         forward, back = map(int, run.stdout.split())
         whole = 4096 * 4096 * dtype.itemsize
         self.assertGreater(forward, 0.9 * whole)
@@ -326,16 +417,33 @@ print(*run(4096))
         self.assertEqual(attn[-1], attn[-1, :1].expand(n), atol=0, rtol=0)
         self.assertEqual(attn[:, -1], torch.tanh(q[:, 0]), atol=0.01, rtol=0)
         grad_q, grad_k, grad_v = backward(None, v.expand(n, n), q, v, v, attn)
-        self.assertEqual(grad_q[-1].float(), n * (1 - attn[-1, :1].float() ** 2), atol=0, rtol=0.05)
+        self.assertEqual(
+            grad_q[-1].float(), n * (1 - attn[-1, :1].float() ** 2), atol=0, rtol=0.05
+        )
         self.assertEqual(grad_k[-1], grad_k[0], atol=0, rtol=0)
 
-    @unittest.skipIf(torch.backends.cpu.get_cpu_capability() == "DEFAULT", "this processor has the plain kernels only")
+    @unittest.skipIf(
+        torch.backends.cpu.get_cpu_capability() == "DEFAULT",
+        "this processor has the plain kernels only",
+    )
     @parametrize("capability", ("default", "avx2"))
     def test_lesser_capabilities(self, capability):
         # The kernels for older processors pass the same tests of values.
         environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-        environment.pop("CI", None)  # there run_tests writes a report, for which a bare machine lacks the package
-        command = [sys.executable, __file__, "-k", "errors", "-k", "saturation", "-k", "strides", "-k", "two_ulp"]
+        # there run_tests writes a report, for which a bare machine lacks the package
+        environment.pop("CI", None)
+        command = [
+            sys.executable,
+            __file__,
+            "-k",
+            "errors",
+            "-k",
+            "saturation",
+            "-k",
+            "strides",
+            "-k",
+            "two_ulp",
+        ]
         run = subprocess.run(command, env=environment, capture_output=True, text=True)
         self.assertEqual(run.returncode, 0, msg=run.stderr[-4000:])
 
