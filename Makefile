@@ -3,8 +3,10 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 VENV := .venv
 FORK := $(VENV)/bin/python -m fork
+# Where the fork looks for it too. `make test NVCC=` leaves the CUDA kernels out.
+NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test cuda lint bench setup clean
 
 demo: setup
 	$(FORK) build
@@ -13,6 +15,15 @@ demo: setup
 test: setup lint
 	$(VENV)/bin/python -m pytest -q -n 2 fork/tests
 	$(FORK) check
+	$(MAKE) cuda
+
+# Builds, links, imports and inspects the CUDA kernels, which needs nvcc and no GPU; torch's CUDA build goes into build/.
+cuda: setup
+ifeq ($(NVCC),)
+	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
+else
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q fork/tests/test_cuda_binary.py
+endif
 
 # What goes upstream is written as PyTorch's own linters want it: 88 columns, usort's order of imports, a main block.
 # They leave torch/testing alone.

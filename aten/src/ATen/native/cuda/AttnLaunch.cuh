@@ -89,10 +89,10 @@ Grid make_grid(
   int resident = 0;
   C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &resident, kernel, kThreads, shared_bytes));
-  const double slots = static_cast<double>(std::max(resident, 1)) *
+  const double slots = static_cast<double>(std::max<int>(resident, 1)) *
       device_attribute(cudaDevAttrMultiProcessorCount);
   const int64_t blocks = at::ceil_div(n, block);
-  const int64_t most = std::min(
+  const int64_t most = std::min<int64_t>(
       {n / (2 * walk),
        std::max<int64_t>(attn_bytes / 4, 8 << 20) / part_bytes,
        int64_t(16)});
@@ -164,7 +164,7 @@ template <typename A>
 bool fits(int64_t columns, bool grad_attn) {
   const int lines = lines_of<A>(columns);
   const bool narrow = columns <= 64;
-  const int64_t bytes = std::max(
+  const int64_t bytes = std::max<int64_t>(
       Shape<A>::rows_bytes(lines, narrow ? 64 : 128),
       Shape<A>::cols_bytes(
           lines, narrow ? 64 : Shape<A>::kMaxColsWidth, grad_attn));
@@ -270,7 +270,7 @@ void backward_kv_of_width(
       shared,
       n,
       64 * kRows,
-      at::ceil_div<int64_t>(std::max(d, e), kWidth),
+      at::ceil_div<int64_t>(std::max<int64_t>(d, e), kWidth),
       A::kWalk,
       attn.nbytes(),
       n * (d + e) * sizeof(typename A::acc_t));
@@ -316,8 +316,8 @@ void fused_backward_kv(
     const Tensor& q,
     const Tensor& v,
     const Tensor& attn) {
-  const int64_t widest =
-      std::max(q.size(1), grad_output.defined() ? grad_output.size(1) : 0);
+  const int64_t widest = std::max<int64_t>(
+      q.size(1), grad_output.defined() ? grad_output.size(1) : 0);
   const auto run = widest <= 64
       ? backward_kv_of_width<A, 64>
       : backward_kv_of_width<A, Shape<A>::kMaxColsWidth>;

@@ -370,9 +370,9 @@ __global__ void __launch_bounds__(kThreads) forward(ForwardArgs<A> args) {
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlock;
   const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min(args.n, begin + args.part);
+  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
   const int slice = blockIdx.z * kWidth;
-  const int columns = std::min(kWidth, args.v.lines * kLine<A> - slice);
+  const int columns = std::min<int>(kWidth, args.v.lines * kLine<A> - slice);
   const int depth = args.q.lines * kLine<A>;
 
   Storage<A> storage;
@@ -431,9 +431,9 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlock;
   const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min(args.n, begin + args.part);
+  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
   const int slice = blockIdx.z * kWidth;
-  const int columns = std::min(kWidth, args.k.lines * kLine<A> - slice);
+  const int columns = std::min<int>(kWidth, args.k.lines * kLine<A> - slice);
   const int depth = args.grad_output.lines * kLine<A>;
 
   Storage<A> storage;
@@ -500,9 +500,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
   const int64_t key = static_cast<int64_t>(blockIdx.x) * kBlock;
   const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min(args.n, begin + args.part);
+  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
   const int slice = blockIdx.z * kWidth;
-  const int columns = std::min(kWidth, args.q.lines * kLine<A> - slice);
+  const int columns = std::min<int>(kWidth, args.q.lines * kLine<A> - slice);
   const int depth = args.grad_output.lines * kLine<A>;
   const bool has_grad_v = args.grad_v.columns > slice;
 

@@ -159,7 +159,7 @@ void backward_by_products(
   }
   const int64_t rows = std::max<int64_t>(at::ceil_div<int64_t>(n, 8), 512);
   const auto part = [&](const Tensor& t, int64_t row) {
-    return t.defined() ? t.narrow(0, row, std::min(rows, n - row)) : t;
+    return t.defined() ? t.narrow(0, row, std::min<int64_t>(rows, n - row)) : t;
   };
   for (int64_t row = 0; row < n; row += rows) {
     const Tensor x = scores_gradient(
@@ -189,7 +189,7 @@ attn_cuda(const Tensor& q, const Tensor& k, const Tensor& v) {
   if (n > 0 && d > 0 && e > 0) {
     Tensor output, attn;
     const bool fused = with_fused_kernels(
-        q.scalar_type(), std::max(d, e), false, [&](auto* arithmetic) {
+        q.scalar_type(), std::max<int64_t>(d, e), false, [&](auto* arithmetic) {
           using A = std::remove_pointer_t<decltype(arithmetic)>;
           attn = at::empty({n, n}, q.options());
           output = at::empty({n, e}, q.options());
@@ -232,8 +232,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     int64_t least = attn.size(0), most = 0;
     for (const Tensor& t : {grad_q, grad_k, grad_output}) {
       if (t.defined()) {
-        least = std::min(least, t.size(1));
-        most = std::max(most, t.size(1));
+        least = std::min<int64_t>(least, t.size(1));
+        most = std::max<int64_t>(most, t.size(1));
       }
     }
     const bool fused =
