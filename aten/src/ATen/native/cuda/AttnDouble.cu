@@ -1,8 +1,9 @@
 // attn's fused kernels in float64 on tensor cores.
-#define TORCH_ASSERT_ONLY_METHOD_OPERATORS
+#define TORCH_ASSERT_NO_OPERATORS
 #if !defined(USE_ROCM)
-#include <ATen/native/cuda/AttnLaunch.cuh>
+#include <ATen/native/cuda/AttnTiles.cuh>
 
-INSTANTIATE_ATTN(DoubleCores)
+template const void* at::native::attn_tile::kernel_of<
+    at::native::attn_tile::DoubleCores>(Kernel, int);
 
 #endif // !USE_ROCM

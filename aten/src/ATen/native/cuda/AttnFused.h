@@ -1,5 +1,4 @@
-// The fused CUDA kernels of attn, one instance for each arithmetic; the sources
-// Attn<Arithmetic>.cu hold one each, so that they compile side by side.
+// attn and its backward by the fused CUDA kernels of one arithmetic each.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <ATen/ceil_div.h>
+#include <ATen/native/cuda/AttnArgs.cuh>
 #include <ATen/native/cuda/AttnFused.h>
-#include <ATen/native/cuda/AttnTiles.cuh>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
@@ -14,6 +14,10 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 namespace at::native::attn_tile {
 
@@ -74,9 +78,8 @@ struct Grid {
 
 // As many parts as fill the device evenly, while the memory for them stays
 // below a quarter of attn's (or 8 MiB).
-template <typename Kernel>
-Grid make_grid(
-    Kernel* kernel,
+inline Grid make_grid(
+    const void* kernel,
     int64_t shared_bytes,
     int64_t n,
     int64_t block,
@@ -131,18 +134,24 @@ Result<A> result(const Tensor& matrix, const Grid& grid, Tensor& keep) {
   return result;
 }
 
-template <typename Kernel, typename Args>
-void launch(
-    Kernel* kernel,
-    const Grid& grid,
-    int64_t shared,
-    const Args& args) {
-  const dim3 blocks(
+// The arguments have the types of the kernel's parameters.
+template <typename... Args>
+void launch(const void* kernel, dim3 blocks, int64_t shared, Args... args) {
+  void* pointers[] = {&args...};
+  C10_CUDA_CHECK(cudaLaunchKernel(
+      kernel,
+      blocks,
+      dim3(kThreads),
+      pointers,
+      shared,
+      c10::cuda::getCurrentCUDAStream()));
+}
+
+inline dim3 blocks_of(const Grid& grid) {
+  return dim3(
       static_cast<unsigned>(grid.blocks),
       static_cast<unsigned>(grid.parts),
       static_cast<unsigned>(grid.slices));
-  kernel<<<blocks, kThreads, shared, c10::cuda::getCurrentCUDAStream()>>>(args);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
 }
 
 template <typename A>
@@ -151,13 +160,13 @@ void finish(const Result<A>& result, const Grid& grid, int64_t n) {
     return;
   }
   const int64_t count = n * result.columns;
-  sum_parts<A>
-      <<<static_cast<unsigned>(at::ceil_div<int64_t>(count, kThreads)),
-         kThreads,
-         0,
-         c10::cuda::getCurrentCUDAStream()>>>(
-          result, static_cast<int>(grid.parts), count);
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  launch(
+      kernel_of<A>(Kernel::sum_parts, 0),
+      dim3(static_cast<unsigned>(at::ceil_div<int64_t>(count, kThreads))),
+      0,
+      result,
+      static_cast<int>(grid.parts),
+      count);
 }
 
 template <typename A>
@@ -173,16 +182,16 @@ bool fits(int64_t columns, bool grad_attn) {
       bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
-template <typename A, int kWidth>
-void forward_of_width(
+template <typename A>
+void fused_forward(
     const Tensor& output,
     const Tensor& attn,
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  constexpr int kRows = Shape<A>::kRows;
-  const auto kernel = &forward<A, kWidth, kRows>;
   const int64_t n = q.size(0), e = v.size(1);
+  const int width = e <= 64 ? 64 : 128;
+  const void* kernel = kernel_of<A>(Kernel::forward, width);
   Tensor keep[4];
   ForwardArgs<A> args;
   args.q = operand<A>(q, keep[0]);
@@ -191,107 +200,20 @@ void forward_of_width(
   args.attn = attn.mutable_data_ptr<typename A::scalar_t>();
   args.chunked = square<A>(attn).chunked;
   args.n = n;
-  const int64_t shared = Shape<A>::rows_bytes(args.q.lines, kWidth);
+  const int64_t shared = Shape<A>::rows_bytes(args.q.lines, width);
   const Grid grid = make_grid(
       kernel,
       shared,
       n,
-      64 * kRows,
-      at::ceil_div<int64_t>(e, kWidth),
+      64 * Shape<A>::kRows,
+      at::ceil_div<int64_t>(e, width),
       A::kWalk,
       attn.nbytes(),
       n * e * sizeof(typename A::acc_t));
   args.part = grid.part;
   args.output = result<A>(output, grid, keep[3]);
-  launch(kernel, grid, shared, args);
+  launch(kernel, blocks_of(grid), shared, args);
   finish(args.output, grid, n);
-}
-
-template <typename A, int kWidth>
-void backward_q_of_width(
-    const Tensor& grad_q,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn) {
-  constexpr int kRows = Shape<A>::kRows;
-  const auto kernel = &backward_rows<A, kWidth, kRows>;
-  const int64_t n = k.size(0), d = k.size(1);
-  Tensor keep[4];
-  BackwardArgs<A> args;
-  args.grad_output = operand<A>(grad_output, keep[0]);
-  args.k = operand<A>(k, keep[1]);
-  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
-  args.attn = square<A>(attn);
-  args.grad_attn = square<A>(grad_attn);
-  args.n = n;
-  const int64_t shared = Shape<A>::rows_bytes(args.grad_output.lines, kWidth);
-  const Grid grid = make_grid(
-      kernel,
-      shared,
-      n,
-      64 * kRows,
-      at::ceil_div<int64_t>(d, kWidth),
-      A::kWalk,
-      attn.nbytes(),
-      n * d * sizeof(typename A::acc_t));
-  args.part = grid.part;
-  args.grad_q = result<A>(grad_q, grid, keep[3]);
-  launch(kernel, grid, shared, args);
-  finish(args.grad_q, grid, n);
-}
-
-template <typename A, int kWidth>
-void backward_kv_of_width(
-    const Tensor& grad_k,
-    const Tensor& grad_v,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& v,
-    const Tensor& attn) {
-  constexpr int kRows = Shape<A>::cols_rows(kWidth);
-  const auto kernel = &backward_cols<A, kWidth, kRows>;
-  const int64_t n = q.size(0), d = q.size(1);
-  const int64_t e = grad_v.defined() ? grad_v.size(1) : 0;
-  Tensor keep[5];
-  BackwardArgs<A> args;
-  args.grad_output = operand<A>(grad_output, keep[0]);
-  args.q = operand<A>(q, keep[1]);
-  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
-  args.attn = square<A>(attn);
-  args.grad_attn = square<A>(grad_attn);
-  args.n = n;
-  const int64_t shared =
-      Shape<A>::cols_bytes(args.grad_output.lines, kWidth, grad_attn.defined());
-  const Grid grid = make_grid(
-      kernel,
-      shared,
-      n,
-      64 * kRows,
-      at::ceil_div<int64_t>(std::max<int64_t>(d, e), kWidth),
-      A::kWalk,
-      attn.nbytes(),
-      n * (d + e) * sizeof(typename A::acc_t));
-  args.part = grid.part;
-  args.grad_k = result<A>(grad_k, grid, keep[3]);
-  args.grad_v = result<A>(grad_v, grid, keep[4]);
-  launch(kernel, grid, shared, args);
-  finish(args.grad_k, grid, n);
-  finish(args.grad_v, grid, n);
-}
-
-template <typename A>
-void fused_forward(
-    const Tensor& output,
-    const Tensor& attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v) {
-  const auto run =
-      v.size(1) <= 64 ? forward_of_width<A, 64> : forward_of_width<A, 128>;
-  run(output, attn, q, k, v);
 }
 
 template <typename A>
@@ -302,9 +224,31 @@ void fused_backward_q(
     const Tensor& k,
     const Tensor& v,
     const Tensor& attn) {
-  const auto run = k.size(1) <= 64 ? backward_q_of_width<A, 64>
-                                   : backward_q_of_width<A, 128>;
-  run(grad_q, grad_output, grad_attn, k, v, attn);
+  const int64_t n = k.size(0), d = k.size(1);
+  const int width = d <= 64 ? 64 : 128;
+  const void* kernel = kernel_of<A>(Kernel::backward_rows, width);
+  Tensor keep[4];
+  BackwardArgs<A> args;
+  args.grad_output = operand<A>(grad_output, keep[0]);
+  args.k = operand<A>(k, keep[1]);
+  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  args.attn = square<A>(attn);
+  args.grad_attn = square<A>(grad_attn);
+  args.n = n;
+  const int64_t shared = Shape<A>::rows_bytes(args.grad_output.lines, width);
+  const Grid grid = make_grid(
+      kernel,
+      shared,
+      n,
+      64 * Shape<A>::kRows,
+      at::ceil_div<int64_t>(d, width),
+      A::kWalk,
+      attn.nbytes(),
+      n * d * sizeof(typename A::acc_t));
+  args.part = grid.part;
+  args.grad_q = result<A>(grad_q, grid, keep[3]);
+  launch(kernel, blocks_of(grid), shared, args);
+  finish(args.grad_q, grid, n);
 }
 
 template <typename A>
@@ -316,39 +260,37 @@ void fused_backward_kv(
     const Tensor& q,
     const Tensor& v,
     const Tensor& attn) {
-  const int64_t widest = std::max<int64_t>(
-      q.size(1), grad_output.defined() ? grad_output.size(1) : 0);
-  const auto run = widest <= 64
-      ? backward_kv_of_width<A, 64>
-      : backward_kv_of_width<A, Shape<A>::kMaxColsWidth>;
-  run(grad_k, grad_v, grad_output, grad_attn, q, v, attn);
+  const int64_t n = q.size(0), d = q.size(1);
+  const int64_t e = grad_v.defined() ? grad_v.size(1) : 0;
+  const int64_t widest =
+      std::max<int64_t>(d, grad_output.defined() ? grad_output.size(1) : 0);
+  const int width = widest <= 64 ? 64 : Shape<A>::kMaxColsWidth;
+  const void* kernel = kernel_of<A>(Kernel::backward_cols, width);
+  Tensor keep[5];
+  BackwardArgs<A> args;
+  args.grad_output = operand<A>(grad_output, keep[0]);
+  args.q = operand<A>(q, keep[1]);
+  args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  args.attn = square<A>(attn);
+  args.grad_attn = square<A>(grad_attn);
+  args.n = n;
+  const int64_t shared =
+      Shape<A>::cols_bytes(args.grad_output.lines, width, grad_attn.defined());
+  const Grid grid = make_grid(
+      kernel,
+      shared,
+      n,
+      64 * Shape<A>::cols_rows(width),
+      at::ceil_div<int64_t>(std::max<int64_t>(d, e), width),
+      A::kWalk,
+      attn.nbytes(),
+      n * (d + e) * sizeof(typename A::acc_t));
+  args.part = grid.part;
+  args.grad_k = result<A>(grad_k, grid, keep[3]);
+  args.grad_v = result<A>(grad_v, grid, keep[4]);
+  launch(kernel, blocks_of(grid), shared, args);
+  finish(args.grad_k, grid, n);
+  finish(args.grad_v, grid, n);
 }
 
 } // namespace at::native::attn_tile
-
-// The functions of AttnFused.h for one arithmetic.
-#define INSTANTIATE_ATTN(...)                     \
-  namespace at::native::attn_tile {               \
-  template bool fits<__VA_ARGS__>(int64_t, bool); \
-  template void fused_forward<__VA_ARGS__>(       \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&);                             \
-  template void fused_backward_q<__VA_ARGS__>(    \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&);                             \
-  template void fused_backward_kv<__VA_ARGS__>(   \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&,                              \
-      const Tensor&);                             \
-  }

@@ -14,66 +14,17 @@
 // rows of whole 128-byte lines, zero beyond their own columns.
 #pragma once
 
-#include <ATen/native/cuda/AttnFragments.cuh>
+#include <ATen/native/cuda/AttnArgs.cuh>
 
 #include <algorithm>
 
 namespace at::native::attn_tile {
-
-constexpr int kThreads = 128;
 
 // Copies, ldmatrix and mma are there from compute capability 8.0 on; the host
 // never launches these kernels below it.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define ATTN_TILES
 #endif
-
-template <typename A>
-constexpr int kLine = 128 / sizeof(typename A::scalar_t);
-
-// An N x columns matrix, or none of it when lines is 0.
-template <typename A>
-struct Operand {
-  const typename A::scalar_t* data = nullptr;
-  int lines = 0; // of 128 bytes, in a row and from one row to the next
-};
-
-// An N x N matrix; chunked says that every 16 bytes of a row can be read at
-// once, and that N is a whole number of them.
-template <typename A>
-struct Square {
-  const typename A::scalar_t* data = nullptr;
-  int64_t row_stride = 0;
-  int64_t column_stride = 1;
-  bool chunked = false;
-};
-
-// An N x columns result, written to data, or part by part to parts.
-template <typename A>
-struct Result {
-  typename A::scalar_t* data = nullptr;
-  typename A::acc_t* parts = nullptr;
-  int columns = 0;
-};
-
-template <typename A>
-struct ForwardArgs {
-  Operand<A> q, k, v;
-  typename A::scalar_t* attn;
-  bool chunked;
-  Result<A> output;
-  int64_t n;
-  int64_t part; // rows of the walk that one part takes, a multiple of kWalk
-};
-
-template <typename A>
-struct BackwardArgs {
-  Operand<A> grad_output, q, k, v;
-  Square<A> attn, grad_attn;
-  Result<A> grad_q, grad_k, grad_v;
-  int64_t n;
-  int64_t part;
-};
 
 // Where position p of a walked tile lies in the matrix. A lane holds neighbours
 // in pairs, so the rows of right and wide are laid down such that the pairs of
@@ -504,11 +455,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int slice = blockIdx.z * kWidth;
   const int columns = std::min<int>(kWidth, args.q.lines * kLine<A> - slice);
   const int depth = args.grad_output.lines * kLine<A>;
+  // The second product reads whole slices of it.
+  const int whole = (depth + kWidth - 1) / kWidth * kWidth;
   const bool has_grad_v = args.grad_v.columns > slice;
 
   Storage<A> storage;
   const Tile<A> v = storage.tile(kBlock, depth);
-  const Tile<A> grad_output = storage.tile(2 * kWalk, depth);
+  const Tile<A> grad_output = storage.tile(2 * kWalk, whole);
   const Tile<A> q = storage.tile(2 * kWalk, kWidth);
   const Tile<A> attn = storage.tile(2 * kWalk, kBlock);
   const Tile<A> grad_attn = storage.tile(2 * kWalk, kBlock);
@@ -602,28 +555,28 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// How the kernels are cut: 64 * rows of the result to a block and width of its
-// columns to a slice, as many as the registers hold.
 template <typename A>
-struct Shape {
-  static constexpr int kItem = sizeof(typename A::scalar_t);
-  static constexpr bool kDouble = sizeof(typename A::acc_t) == 8;
-  static constexpr int kRows = kDouble ? 1 : 2;
-  static constexpr int kMaxColsWidth = kDouble ? 64 : 128;
-
-  static constexpr int cols_rows(int width) {
-    return width == 64 && !kDouble ? 2 : 1;
+const void* kernel_of(Kernel kernel, int width) {
+  const auto pointer = [](auto* function) {
+    return reinterpret_cast<const void*>(function);
+  };
+  constexpr int rows = Shape<A>::kRows, most = Shape<A>::kMaxColsWidth;
+  const bool narrow = width == 64;
+  switch (kernel) {
+    case Kernel::forward:
+      return narrow ? pointer(&forward<A, 64, rows>)
+                    : pointer(&forward<A, 128, rows>);
+    case Kernel::backward_rows:
+      return narrow ? pointer(&backward_rows<A, 64, rows>)
+                    : pointer(&backward_rows<A, 128, rows>);
+    case Kernel::backward_cols:
+      return narrow
+          ? pointer(&backward_cols<A, 64, Shape<A>::cols_rows(64)>)
+          : pointer(&backward_cols<A, most, Shape<A>::cols_rows(most)>);
+    case Kernel::sum_parts:
+      return pointer(&sum_parts<A>);
   }
-  // Shared memory in bytes, the lines being those of the first product.
-  static constexpr int64_t rows_bytes(int lines, int width) {
-    return (64 * kRows + 2 * A::kWalk) * int64_t(128) * lines +
-        2 * A::kWalk * width * kItem;
-  }
-  static constexpr int64_t cols_bytes(int lines, int width, bool grad_attn) {
-    const int block = 64 * cols_rows(width);
-    return (block + 2 * A::kWalk) * int64_t(128) * lines +
-        2 * A::kWalk * (width + block * (1 + grad_attn)) * kItem;
-  }
-};
+  return nullptr;
+}
 
 } // namespace at::native::attn_tile

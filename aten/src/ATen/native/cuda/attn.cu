@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/attn.h>
 #include <ATen/native/cuda/AttnFused.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -21,6 +22,10 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
+#endif
+
+#if !defined(USE_ROCM)
+#include <ATen/native/cuda/AttnLaunch.cuh>
 #endif
 
 #include <algorithm>
@@ -212,6 +217,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     const std::optional<Tensor>& v_,
     const Tensor& attn_,
     std::array<bool, 3> output_mask) {
+  // The dispatcher's own guard is that of grad_output, which can be missing.
+  const c10::DeviceGuard guard(attn_.device());
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const Tensor q = value(q_), k = value(k_), v = value(v_);
   const Tensor attn = attn_.contiguous();
