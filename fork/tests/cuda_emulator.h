@@ -181,6 +181,7 @@ class Block {
     if (early_copies) {
       copy.land();
     }
+    under_way_.at(chunk(copy.to)) = true;
     threads_[thread].open.push_back(copy);
   }
 
@@ -196,6 +197,7 @@ class Block {
         if (!early_copies) {
           copy.land();
         }
+        under_way_[chunk(copy.to)] = false;
       }
     }
   }
@@ -203,6 +205,12 @@ class Block {
   static void check_aligned(const void* pointer) {
     if (reinterpret_cast<uintptr_t>(pointer) % 16) {
       fail("an access of 16 bytes is not aligned");
+    }
+  }
+
+  void check_landed(const void* pointer) const {
+    if (under_way_.at(chunk(pointer))) {
+      fail("what is being copied is read");
     }
   }
 
@@ -219,6 +227,10 @@ class Block {
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> copies;
   };
+
+  size_t chunk(const void* pointer) const {
+    return (static_cast<const char*>(pointer) - shared_memory) / 16;
+  }
 
   static void enter() {
     Block* block = current;
@@ -251,6 +263,7 @@ class Block {
   }
 
   std::vector<Thread> threads_;
+  std::vector<bool> under_way_ = std::vector<bool>(1 << 14); // 256 KiB
   std::vector<Meeting> warps_;
   Meeting block_;
   std::mt19937 random_;
@@ -337,6 +350,7 @@ void load_matrices_of(uint32_t (&words)[4], const void* row) {
           for (int r = 0; r < 8; ++r) {
             const void* from = all[matrix * 8 + r]->row;
             banks |= 1u << (reinterpret_cast<uintptr_t>(from) / 16 % 8);
+            Block::current->check_landed(from);
             std::memcpy(element[r], from, 16);
           }
           if (banks != 0xff) {
