@@ -64,22 +64,21 @@ def _mixable(op: OpInfo, sample: SampleInput, twin: SampleInput) -> bool:
     return True
 
 
-def batches(values: Values, twins: Values, exhaustive: bool) -> Iterator[tuple[InDims, Values]]:
+def batches(values: Values, twins: Values) -> Iterator[tuple[InDims, Values]]:
     """Which inputs are batched and along which dimension, with the batched inputs.
 
-    Exhaustive: every non-empty subset, along the first dimension and along the last. Otherwise all, all but one, and
-    one alone.
+    Along the last dimension every non-empty subset of up to ten inputs. Along the first, and of more inputs, all, all
+    but one, and one alone; of up to four inputs every subset there too.
     """
     n = len(values)
-    if exhaustive and n <= 4:
-        chosen = [c for c in product((True, False), repeat=n) if any(c)]
-    else:
-        single = [tuple(i == j for i in range(n)) for j in range(n)]
-        chosen = list(dict.fromkeys([(True,) * n, *single, *(tuple(not x for x in c) for c in single if n > 1)]))
-    for dim, choice in product((0, -1), chosen):
-        in_dims = tuple(dim if batched else None for batched in choice)
+    every = [c for c in product((True, False), repeat=n) if any(c)] if n <= 10 else []
+    single = [tuple(i == j for i in range(n)) for j in range(n)]
+    few = list(dict.fromkeys([(True,) * n, *single, *(tuple(not x for x in c) for c in single if n > 1)]))
+    for dim, chosen in ((0, every if n <= 4 else few), (-1, every or few)):
         stacked = [torch.stack([a.detach(), b.detach()], dim) for a, b in zip(values, twins)]
-        yield in_dims, tuple(s if d is not None else a.detach() for s, a, d in zip(stacked, values, in_dims))
+        for choice in chosen:
+            in_dims = tuple(dim if batched else None for batched in choice)
+            yield in_dims, tuple(s if d is not None else a.detach() for s, a, d in zip(stacked, values, in_dims))
 
 
 def loop(fn: Function, in_dims: Sequence[int | None], values: Values) -> Values:
@@ -87,3 +86,10 @@ def loop(fn: Function, in_dims: Sequence[int | None], values: Values) -> Values:
     size = next(v.shape[d] for v, d in zip(values, in_dims) if d is not None)
     entries = [fn(*(v if d is None else v.select(d, i) for v, d in zip(values, in_dims))) for i in range(size)]
     return tuple(torch.stack(results) for results in zip(*entries))
+
+
+def inside_idle_vmap(fn: Function, in_dims: InDims, values: Values) -> Values:
+    """vmap of the function over a batch of two, with a further vmap inside whose level batches none of its inputs."""
+    idle = torch.vmap(lambda one, *x: fn(*x), (0, *(None for _ in in_dims)))
+    ones = torch.ones(2, 1, device=values[0].device)
+    return tuple(result.squeeze(1) for result in torch.vmap(idle, (0, *in_dims))(ones, *values))

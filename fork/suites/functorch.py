@@ -11,14 +11,16 @@ import torch
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vjp
 from torch.testing._internal.common_device_type import tol, toleranceOverride
-from torch.testing._internal.common_utils import TestCase
+from torch.testing._internal.common_utils import TestCase, noncontiguous_like
 from torch.testing._internal.opinfo.core import OpInfo
 
-from fork.suites.batching import Function, Values, batches, loop, samples_with_twins
+from fork.suites.batching import Function, Values, batches, inside_idle_vmap, loop, samples_with_twins
 from fork.suites.opinfo import dense_db, opinfo, with_tensors
 
 float_only = partial(opinfo, allowed_dtypes=(torch.float,))
-loose = toleranceOverride({torch.float32: tol(atol=1e-4, rtol=1e-4)})
+# A batched product may sum in another order than the products of a loop.
+LOOSE = tol(atol=1e-4, rtol=1e-4)
+loose = toleranceOverride({torch.float32: LOOSE})
 
 
 @contextlib.contextmanager
@@ -40,6 +42,11 @@ def is_differentiable_dtype(t: torch.Tensor) -> bool:
 def detached(values: Values) -> Values:
     """The same values, leaves of no graph."""
     return tuple(v.detach() for v in values)
+
+
+def strided(values: Values) -> Values:
+    """The same values with gaps in memory."""
+    return tuple(noncontiguous_like(v) for v in values)
 
 
 def random_like(values: Values) -> Values:
@@ -101,15 +108,21 @@ def eager_push_forward(fn: Function, primals: Values, tangents: Values, twice: b
 
 
 class TestOperators(TestCase):
-    def _samples(self, device: str, dtype: torch.dtype, op: OpInfo) -> Iterator[tuple[Function, Values, Values]]:
-        """The operator as a function of its differentiable inputs, these, and a second draw of them."""
+    def _samples(
+        self, device: str, dtype: torch.dtype, op: OpInfo, requires_grad: bool = True
+    ) -> Iterator[tuple[Function, Values, Values]]:
+        """The operator as a function of its differentiable inputs, these, and a second draw of them.
+
+        An operator may have more samples for `requires_grad=False`, which forward mode has to take as well.
+        """
         if dtype not in op.supported_backward_dtypes(torch.device(device).type):
             self.skipTest("the operator has no autograd")
-        for sample, twin in samples_with_twins(op, device, dtype, requires_grad=True):
-            split = partial(with_tensors, op, inputs=lambda t: t.requires_grad, outputs=is_differentiable_dtype)
+        for sample, twin in samples_with_twins(op, device, dtype, requires_grad):
+            inputs = (lambda t: t.requires_grad) if requires_grad else is_differentiable_dtype
+            split = partial(with_tensors, op, inputs=inputs, outputs=is_differentiable_dtype)
             fn, primals = split(sample=sample)
             _, twins = split(sample=twin)
-            if primals and any(o.requires_grad for o in fn(*primals)):
+            if primals and any(o.requires_grad or not requires_grad for o in fn(*primals)):
                 yield fn, detached(primals), detached(twins)
 
     def _require(self, flag: bool, what: str) -> None:
@@ -117,7 +130,6 @@ class TestOperators(TestCase):
             self.skipTest(f"the operator has no {what}")
 
     @float_only(dense_db)
-    @loose
     def test_grad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         for fn, primals, _ in self._samples(device, dtype, op):
 
@@ -127,28 +139,32 @@ class TestOperators(TestCase):
             got = grad(total, argnums=tuple(range(len(primals))))(*primals)
             want = eager_pull_back(lambda *x, t=total: (t(*x),), primals, (torch.ones((), device=device),))
             self.assertEqual(got, want)
+            self.assertEqual(grad(total, argnums=tuple(range(len(primals))))(*strided(primals)), want)
 
     @float_only(dense_db)
-    @loose
     def test_vjp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         for fn, primals, _ in self._samples(device, dtype, op):
             outputs, vjp_fn = vjp(fn, *primals)
             cotangents = random_like(outputs)
+            want = eager_pull_back(fn, primals, cotangents)
             self.assertEqual(outputs, fn(*primals))
-            self.assertEqual(vjp_fn(cotangents), eager_pull_back(fn, primals, cotangents))
+            self.assertEqual(vjp_fn(cotangents), want)
+            strided_outputs, vjp_fn = vjp(fn, *strided(primals))
+            self.assertEqual(strided_outputs, outputs)
+            self.assertEqual(vjp_fn(strided(cotangents)), want)
 
     @float_only(dense_db)
-    @loose
     def test_jvp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._require(op.supports_forward_ad, "forward mode")
         for fn, primals, _ in self._samples(device, dtype, op):
             tangents = random_like(primals)
-            outputs, output_tangents = jvp(fn, primals, tangents)
-            self.assertEqual(outputs, fn(*primals))
-            self.assertEqual(output_tangents, eager_push_forward(fn, primals, tangents, op.supports_gradgrad))
+            want = eager_push_forward(fn, primals, tangents, op.supports_gradgrad)
+            for layout in (detached, strided):
+                outputs, output_tangents = jvp(fn, layout(primals), layout(tangents))
+                self.assertEqual(outputs, fn(*primals))
+                self.assertEqual(output_tangents, want)
 
     @float_only(dense_db)
-    @loose
     def test_vjpvjp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._require(op.supports_gradgrad, "second derivative")
         for fn, primals, _ in self._samples(device, dtype, op):
@@ -165,7 +181,6 @@ class TestOperators(TestCase):
             self.assertEqual(vjp_fn(weights), eager_pull_back(eager, inputs, weights))
 
     @float_only(dense_db)
-    @loose
     def test_jvpvjp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._require(op.supports_fwgrad_bwgrad, "forward over reverse")
         for fn, primals, _ in self._samples(device, dtype, op):
@@ -182,16 +197,22 @@ class TestOperators(TestCase):
             self.assertEqual(output_tangents, eager_push_forward(eager, inputs, tangents, op.supports_gradgrad))
 
     def _vmap(
-        self, device: str, dtype: torch.dtype, op: OpInfo, make: Callable[[Function, Values, Values], Any]
+        self,
+        device: str,
+        dtype: torch.dtype,
+        op: OpInfo,
+        make: Callable[[Function, Values, Values], Any],
+        requires_grad: bool = True,
     ) -> None:
         """vmap of what `make` builds of the operator equals a loop, for many choices of batched inputs."""
-        for fn, primals, twins in self._samples(device, dtype, op):
+        for fn, primals, twins in self._samples(device, dtype, op, requires_grad):
             derived, values, other = make(fn, primals, twins)
-            for in_dims, batched in batches(values, other, exhaustive=False):
+            for in_dims, batched in batches(values, other):
                 got = torch.vmap(derived, in_dims)(*batched)
                 self.assertEqual(
                     got, loop(derived, in_dims, batched), msg=lambda text, d=in_dims: f"in_dims={d}: {text}"
                 )
+                self.assertEqual(inside_idle_vmap(derived, in_dims, batched), got, msg=f"in_dims={in_dims}, nested")
 
     def _make_vjp(self, fn: Function, primals: Values, twins: Values) -> tuple[Function, Values, Values]:
         outputs = fn(*primals)
@@ -219,14 +240,14 @@ class TestOperators(TestCase):
     @loose
     def test_vmapjvpall(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._require(op.supports_forward_ad, "forward mode")
-        self._vmap(device, dtype, op, self._make_jvp)
+        self._vmap(device, dtype, op, self._make_jvp, requires_grad=False)
 
     @float_only(dense_db)
     @loose
     def test_vmapjvpall_has_batch_rule(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._require(op.supports_forward_ad, "forward mode")
         with no_vmap_fallback():
-            self._vmap(device, dtype, op, self._make_jvp)
+            self._vmap(device, dtype, op, self._make_jvp, requires_grad=False)
 
     @float_only(dense_db)
     @loose
@@ -249,16 +270,33 @@ class TestOperators(TestCase):
         self._vmap(device, dtype, op, over)
 
     @float_only(dense_db)
-    @loose
     def test_vjpvmap(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The gradient of a batched call equals the gradient of the loop."""
+        """The gradient of a batched call equals that of torch.autograd, and the gradient of the loop."""
         for fn, primals, twins in self._samples(device, dtype, op):
-            for in_dims, batched in batches(primals, twins, exhaustive=False):
+            for in_dims, batched in batches(primals, twins):
                 mapped = torch.vmap(fn, in_dims)
                 outputs, vjp_fn = vjp(mapped, *batched)
                 cotangents = random_like(outputs)
-                want = eager_pull_back(partial(_looped, fn, in_dims), batched, cotangents)
-                self.assertEqual(vjp_fn(cotangents), want, msg=lambda text, d=in_dims: f"in_dims={d}: {text}")
+                got = vjp_fn(cotangents)
+                self.assertEqual(got, eager_pull_back(mapped, batched, cotangents), msg=f"in_dims={in_dims}")
+                looped = eager_pull_back(partial(_looped, fn, in_dims), batched, cotangents)
+                self.assertEqual(got, looped, **LOOSE._asdict(), msg=lambda text, d=in_dims: f"in_dims={d}: {text}")
+
+    @opinfo(dense_db, allowed_dtypes=(torch.float, torch.double))
+    def test_vmap_autograd_grad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
+        """vmap over the incoming gradients of a graph that was made outside of it."""
+
+        def make(fn: Function, primals: Values, twins: Values) -> tuple[Function, Values, Values]:
+            inputs = tuple(p.requires_grad_() for p in primals)
+            outputs = tuple(o for o in fn(*inputs) if o.requires_grad)
+
+            def pulled(*cotangents: torch.Tensor) -> Values:
+                found = torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True, allow_unused=True)
+                return tuple(g for g in found if g is not None)
+
+            return pulled, random_like(outputs), random_like(outputs)
+
+        self._vmap(device, dtype, op, make)
 
 
 def _looped(fn: Function, in_dims: Any, *values: torch.Tensor) -> Values:

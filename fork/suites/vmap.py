@@ -9,7 +9,7 @@ from torch.testing._internal.common_device_type import OpDTypes, tol, toleranceO
 from torch.testing._internal.common_utils import TestCase, suppress_warnings
 from torch.testing._internal.opinfo.core import OpInfo
 
-from fork.suites.batching import batches, loop, samples_with_twins
+from fork.suites.batching import batches, inside_idle_vmap, loop, samples_with_twins
 from fork.suites.functorch import no_vmap_fallback
 from fork.suites.opinfo import dense_db, opinfo, with_tensors
 
@@ -31,17 +31,18 @@ class TestVmapOperatorsOpInfo(TestCase):
                 _, twins = with_tensors(op, twin, inputs=anything, outputs=anything)
                 if not values or not fn(*values):
                     continue
-                for in_dims, batched in batches(values, twins, exhaustive=True):
+                for in_dims, batched in batches(values, twins):
                     got = torch.vmap(fn, in_dims)(*batched)
                     want = loop(fn, in_dims, batched)
                     self.assertEqual(got, want, msg=lambda text, d=in_dims: f"in_dims={d}: {text}")
+                    self.assertEqual(inside_idle_vmap(fn, in_dims, batched), got, msg=f"in_dims={in_dims}, nested")
             if op.error_inputs_func is None:
                 return
             for error in op.error_inputs(device):
                 fn, values = with_tensors(op, error.sample_input, inputs=anything, outputs=anything)
                 if len({t.device for t in values}) > 1:
                     continue
-                for in_dims, batched in batches(values, values, exhaustive=True):
+                for in_dims, batched in batches(values, values):
                     with self.assertRaises(Exception, msg=f"in_dims={in_dims}"):  # noqa: B017 - any refusal will do
                         torch.vmap(fn, in_dims)(*batched)
 

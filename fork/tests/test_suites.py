@@ -97,6 +97,14 @@ class WrongJvp(Jvp):
         return 1.01 * tangent * torch.cos(ctx.saved_tensors[0])
 
 
+class InexactJvp(Jvp):
+    """Off by more than the roundings of float32, and by less than those of a batched product may be."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:  # type: ignore[override]
+        return 1.00005 * tangent * torch.cos(ctx.saved_tensors[0])
+
+
 class WrongBatch(Jvp):
     """Gives each entry of a batch the result of the first."""
 
@@ -114,6 +122,14 @@ class WrongBatchInBackward(Jvp):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
         return grad * WrongBatch.apply(ctx.saved_tensors[0] + torch.pi / 2)
+
+
+class WrongBatchOfGradients(Jvp):
+    """Its backward does, with a batch of incoming gradients alone."""
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return WrongBatch.apply(grad) * torch.cos(ctx.saved_tensors[0])
 
 
 class NoBatch(Jvp):
@@ -161,6 +177,11 @@ def unless(condition: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
     return lambda x: torch.cos(x) if condition(x) else torch.sin(x)
 
 
+def in_idle_vmap(x: Tensor) -> bool:
+    """Whether the innermost vmap does not batch the input."""
+    return (torch._C._functorch.maybe_current_level() or 0) > max(torch._C._functorch.maybe_get_level(x), 0)
+
+
 def traced(x: Tensor) -> bool:
     """Whether make_fx is at work."""
     return get_proxy_mode() is not None
@@ -178,27 +199,43 @@ NO_BATCH = operator("no_batch", torch.sin, vmap=None)
 WRITES = operator("writes", writes)
 ALIASES = operator("aliases", lambda x: x)
 WRONG_DECOMPOSITION = operator("wrong_decomposition", torch.sin)
+ROUNDING_DECOMPOSITION = operator("rounding_decomposition", torch.sin)
+WRITING_DECOMPOSITION = operator("writing_decomposition", torch.sin)
 CUMSUM = operator("cumsum", lambda x: x.cumsum(0), slope=torch.ones_like)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def registrations() -> Iterator[None]:
-    """A wrong decomposition, and sharding rules of which the one for cumsum is wrong."""
+    """Wrong decompositions, and sharding rules of which the one for cumsum is wrong."""
     from torch._decomp import decomposition_table, register_decomposition
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
 
-    register_decomposition(WRONG_DECOMPOSITION)(lambda x: 1.01 * torch.sin(x))
-    register_decomposition(GOOD)(lambda x: torch.sin(x))
+    decompositions = {
+        WRONG_DECOMPOSITION: lambda x: 1.01 * torch.sin(x),
+        ROUNDING_DECOMPOSITION: lambda x: torch.sin(x) + 1 - 1,
+        WRITING_DECOMPOSITION: writes,
+        GOOD: lambda x: torch.sin(x),
+    }
+    for op, decomposition in decompositions.items():
+        register_decomposition(op)(decomposition)
     for op in (GOOD, CUMSUM):
         register_sharding(op)(lambda x: [([Shard(0)], [Shard(0)]), ([Replicate()], [Replicate()])])
     yield
-    del decomposition_table[WRONG_DECOMPOSITION], decomposition_table[GOOD]
+    for op in decompositions:
+        del decomposition_table[op]
 
 
 def samples(op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Iterator[SampleInput]:
     for shape in ((4, 5), (3, 8)):
         yield SampleInput(make_tensor(shape, dtype=dtype, device=device, low=0.1, high=1, requires_grad=requires_grad))
+
+
+def expanded(op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Iterator[SampleInput]:
+    """One more sample where no gradient is asked for, which forward mode cannot take."""
+    yield from samples(op, device, dtype, requires_grad)
+    if not requires_grad:
+        yield SampleInput(make_tensor((1, 5), dtype=dtype, device=device).expand(4, 5))
 
 
 def entry(fn: Callable[..., Any], name: str = "entry", **settings: Any) -> OpInfo:
@@ -252,6 +289,7 @@ def with_out(x: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 FORWARD = {"supports_forward_ad": True, "supports_fwgrad_bwgrad": True}
+EXPANDED = FORWARD | {"sample_inputs_func": expanded}
 SCRIPTED = {"supports_scripting": True, "assert_autodiffed": True}
 ONE_DTYPE = {"dtypes": {torch.float32}}
 FAULTS = [
@@ -339,6 +377,9 @@ FAULTS = [
     Fault(TestMeta, "test_dispatch_symbolic_meta_outplace_all_strides", WRONG_STRIDES),
     Fault(TestDecomp, "test_quick", WRONG_DECOMPOSITION),
     Fault(TestDecomp, "test_comprehensive", WRONG_DECOMPOSITION),
+    Fault(TestDecomp, "test_quick", ROUNDING_DECOMPOSITION, dtype=torch.float16),
+    Fault(TestDecomp, "test_comprehensive", ROUNDING_DECOMPOSITION, dtype=torch.bfloat16),
+    Fault(TestDecomp, "test_quick", WRITING_DECOMPOSITION),
     Fault(TestProxyTensorOpInfo, "test_make_fx_exhaustive", unless(traced), torch.sin),
     Fault(TestProxyTensorOpInfo, "test_make_fx_fake_exhaustive", unless(traced), torch.sin),
     Fault(TestProxyTensorOpInfo, "test_make_fx_symbolic_exhaustive", unless(traced), torch.sin),
@@ -346,11 +387,16 @@ FAULTS = [
     Fault(TestOperators, "test_vjp", unless(torch._C._functorch.is_gradtrackingtensor), torch.sin),
     Fault(TestOperators, "test_vjpvjp", unless(torch._C._functorch.is_gradtrackingtensor), torch.sin),
     Fault(TestOperators, "test_jvp", WrongJvp.apply, Jvp.apply, bad_settings=FORWARD, good_settings=FORWARD),
+    Fault(TestOperators, "test_jvp", InexactJvp.apply, Jvp.apply, bad_settings=FORWARD, good_settings=FORWARD),
+    Fault(TestOperators, "test_grad", ignores_strides, torch.sin),
+    Fault(TestOperators, "test_vjp", ignores_strides, torch.sin),
+    Fault(TestOperators, "test_jvp", ignores_strides, torch.sin, bad_settings=FORWARD, good_settings=FORWARD),
     Fault(TestOperators, "test_jvpvjp", NO_SECOND, torch.sin, bad_settings=FORWARD, good_settings=FORWARD),
     Fault(TestOperators, "test_vmapvjp", WrongBatchInBackward.apply, Jvp.apply),
     Fault(TestOperators, "test_vmapvjp_has_batch_rule", NoBatch.apply, Jvp.apply),
     Fault(TestOperators, "test_vmapvjpvjp", WrongBatchInBackward.apply, Jvp.apply),
     Fault(TestOperators, "test_vmapjvpall", WrongBatch.apply, Jvp.apply, bad_settings=FORWARD, good_settings=FORWARD),
+    Fault(TestOperators, "test_vmapjvpall", Jvp.apply, Jvp.apply, bad_settings=EXPANDED, good_settings=FORWARD),
     Fault(
         TestOperators,
         "test_vmapjvpall_has_batch_rule",
@@ -361,7 +407,9 @@ FAULTS = [
     ),
     Fault(TestOperators, "test_vmapjvpvjp", WrongBatch.apply, torch.sin, bad_settings=FORWARD, good_settings=FORWARD),
     Fault(TestOperators, "test_vjpvmap", WrongBatch.apply, Jvp.apply),
+    Fault(TestOperators, "test_vmap_autograd_grad", WrongBatchOfGradients.apply, Jvp.apply),
     Fault(TestVmapOperatorsOpInfo, "test_vmap_exhaustive", WRONG_BATCH),
+    Fault(TestVmapOperatorsOpInfo, "test_vmap_exhaustive", unless(in_idle_vmap), torch.sin),
     Fault(TestVmapOperatorsOpInfo, "test_op_has_batch_rule", NO_BATCH),
     Fault(TestEagerFusionOpInfo, "test_aot_autograd_exhaustive", unless(lambda x: type(x) is not Tensor), torch.sin),
     Fault(TestEagerFusionOpInfo, "test_aot_autograd_symbolic_exhaustive", WRONG_FAKE),
