@@ -448,6 +448,8 @@ void attn_backward(
             load_left(grad_output_data + i * e, output_left, rows, e);
           }
           each_tile<T>(rows, columns, [&](auto r, auto c, auto m, auto width) {
+            const scalar_t* from = attn_data + (i + r) * n + j + c;
+            prefetch_next<false>(from, n, width);
             T* sum = grad_attn_tile.data();
             if (has_scores) {
               // grad_attn <- grad_output @ v.T
@@ -471,9 +473,7 @@ void attn_backward(
                   sum + x * kPanel<T>,
                   width);
             }
-            const scalar_t* from = attn_data + (i + r) * n + j + c;
             const int64_t to = r / group * kBackwardColumns + c;
-            prefetch_next<false>(from, n, width);
             backward_tile(
                 sum,
                 from,
