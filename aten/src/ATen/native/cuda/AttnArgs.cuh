@@ -76,9 +76,8 @@ struct Shape {
   static constexpr int64_t cols_bytes(int lines, int width, bool grad_attn) {
     const int block = 64 * cols_rows(width);
     const int slice = width * kItem;
-    const int64_t depth = int64_t(128) * lines;
-    const int64_t whole = (depth + slice - 1) / slice * slice;
-    return block * depth + 2 * A::kWalk * whole +
+    const int64_t whole = (int64_t(128) * lines + slice - 1) / slice * slice;
+    return (block + 2 * A::kWalk) * whole +
         2 * A::kWalk * (width + block * (1 + grad_attn)) * kItem;
   }
 };

@@ -455,12 +455,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int slice = blockIdx.z * kWidth;
   const int columns = std::min<int>(kWidth, args.q.lines * kLine<A> - slice);
   const int depth = args.grad_output.lines * kLine<A>;
-  // The second product reads whole slices of it.
+  // The second product reads whole slices of grad_output; v is as wide, as a
+  // stride of its own makes this kernel spill.
   const int whole = (depth + kWidth - 1) / kWidth * kWidth;
   const bool has_grad_v = args.grad_v.columns > slice;
 
   Storage<A> storage;
-  const Tile<A> v = storage.tile(kBlock, depth);
+  const Tile<A> v = storage.tile(kBlock, whole);
   const Tile<A> grad_output = storage.tile(2 * kWalk, whole);
   const Tile<A> q = storage.tile(2 * kWalk, kWidth);
   const Tile<A> attn = storage.tile(2 * kWalk, kBlock);
