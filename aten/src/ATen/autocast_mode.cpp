@@ -10,6 +10,9 @@ TORCH_LIBRARY_IMPL(aten, AutocastMPS, m) {
   KERNEL_MPS(attn, lower_precision_fp)
 }
 
+} // namespace // fragment only
+namespace { // fragment only
+
 TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
   KERNEL_CPU(attn, lower_precision_fp)
 }
