@@ -83,11 +83,14 @@ def run(case: Case, attns: dict[str, Attn], floor: Floor, quick: bool) -> Result
     size = (case.n, case.d, case.e)
     dtype = DTYPES[case.dtype]
     chosen = {}
+    torch._dynamo.reset()  # Past its limit of compilations per function, torch.compile would run eagerly.
     for name, attn in attns.items():
         if not takes_part(name, case, quick):
             continue
         try:
-            chosen[name] = works(attn, case.kind, *size, dtype)
+            work = works(attn, case.kind, *size, dtype)
+            work()
+            chosen[name] = work
         except (NotImplementedError, RuntimeError):
             print(f"    {name} has no {case.kind}")  # A custom Function without a jvp, say
     other = jax_works(case.kind, *size, dtype)
