@@ -285,6 +285,24 @@ class TestAttnKernels(TestCase):
             self.assertEqual(got, wanted, atol=0, rtol=0)
 
     @parametrize("dtype", DTYPES)
+    @parametrize("n", (1, 33, 131))
+    def test_nothing_is_read_past_the_end(self, n, dtype):
+        # Odd sizes, so that the last pair, vector and tile of rows are not whole.
+        inputs = make_inputs(n, 7, 5, dtype)
+        expected = kernels(*inputs)
+
+        def before_nans(t):
+            longer = torch.full((n + 8, t.size(1)), float("nan"), dtype=dtype)
+            longer[:n] = t
+            return longer[:n]
+
+        got = kernels(*map(before_nans, inputs))
+        q, k, v, grad_output, grad_attn = map(before_nans, inputs)
+        again = backward(grad_output, grad_attn, q, k, v, before_nans(expected[1]))
+        self.assertEqual(got, expected, atol=0, rtol=0)
+        self.assertEqual(again, expected[2:], atol=0, rtol=0)
+
+    @parametrize("dtype", DTYPES)
     def test_expanded_gradients(self, dtype):
         q, k, v, *_ = make_inputs(150, 20, 70, dtype)
         attn = torch.attn(q, k, v)[1]
