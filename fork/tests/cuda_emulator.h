@@ -369,14 +369,20 @@ void load_matrices_of(uint32_t (&words)[4], const void* row) {
       });
 }
 
-ATTN_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
-  load_matrices_of<false>(words, row);
+using SharedAddress = uintptr_t;
+
+ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
+  return reinterpret_cast<SharedAddress>(pointer);
+}
+
+ATTN_DEVICE void load_matrices(uint32_t (&words)[4], SharedAddress row) {
+  load_matrices_of<false>(words, reinterpret_cast<const void*>(row));
 }
 
 ATTN_DEVICE void load_matrices_transposed(
     uint32_t (&words)[4],
-    const void* row) {
-  load_matrices_of<true>(words, row);
+    SharedAddress row) {
+  load_matrices_of<true>(words, reinterpret_cast<const void*>(row));
 }
 
 // The operands of one warp's product of a (16 x depth) and b (depth x 8); the

@@ -95,17 +95,43 @@ class Run {
     }
   }
 
+  // The kernel for whole operands where that is the one to launch.
+  template <typename Kernel>
+  void run_either(
+      bool whole,
+      emulator::Index grid,
+      int64_t shared_bytes,
+      const Kernel& kernel) {
+    if constexpr (A::kWholeKernels) {
+      if (whole) {
+        return run(grid, shared_bytes, [&] { kernel(std::true_type()); });
+      }
+    }
+    run(grid, shared_bytes, [&] { kernel(std::false_type()); });
+  }
+
   template <int kWidth>
   void forward() {
     const Operand<A> q = operand(p_.q, p_.d), k = operand(p_.k, p_.d),
                      v = operand(p_.v, p_.e);
     auto* attn = allocate<scalar_t>(p_.n * p_.n);
     const ForwardArgs<A> args{
-        q, k, v, attn, p_.n % Tile<A>::kChunk == 0, result(p_.e), p_.n, part_};
+        q,
+        k,
+        v,
+        attn,
+        p_.n % Tile<A>::kChunk == 0,
+        result(p_.e),
+        static_cast<int>(p_.n),
+        static_cast<int>(part_)};
     constexpr int kRows = Shape<A>::kRows;
-    run(grid(64 * kRows, kWidth, p_.e),
+    run_either(
+        are_whole<A>(kWidth, q, v),
+        grid(64 * kRows, kWidth, p_.e),
         Shape<A>::rows_bytes(q.lines, kWidth),
-        [&] { at::native::attn_tile::forward<A, kWidth, kRows>(args); });
+        [&](auto whole) {
+          at::native::attn_tile::forward<A, kWidth, kRows, whole>(args);
+        });
     std::memcpy(
         p_.attn,
         static_cast<const void*>(attn),
@@ -122,8 +148,8 @@ class Run {
     args.attn = square(p_.attn, p_.n, 1);
     args.grad_attn = square(
         p_.grad_attn, p_.grad_attn_row_stride, p_.grad_attn_column_stride);
-    args.n = p_.n;
-    args.part = part_;
+    args.n = static_cast<int>(p_.n);
+    args.part = static_cast<int>(part_);
     return args;
   }
 
@@ -132,9 +158,11 @@ class Run {
     BackwardArgs<A> args = backward_args();
     args.grad_q = result(p_.d);
     constexpr int kRows = Shape<A>::kRows;
-    run(grid(64 * kRows, kWidth, p_.d),
+    run_either(
+        are_whole<A>(kWidth, args.grad_output, args.k),
+        grid(64 * kRows, kWidth, p_.d),
         Shape<A>::rows_bytes(args.grad_output.lines, kWidth),
-        [&] { backward_rows<A, kWidth, kRows>(args); });
+        [&](auto whole) { backward_rows<A, kWidth, kRows, whole>(args); });
     take(args.grad_q, p_.grad_q);
   }
 
@@ -146,10 +174,12 @@ class Run {
       args.grad_v = result(p_.e);
     }
     constexpr int kRows = Shape<A>::cols_rows(kWidth);
-    run(grid(64 * kRows, kWidth, std::max(p_.d, p_.grad_v ? p_.e : 0)),
+    run_either(
+        are_whole<A>(kWidth, args.grad_output, args.q),
+        grid(64 * kRows, kWidth, std::max(p_.d, p_.grad_v ? p_.e : 0)),
         Shape<A>::cols_bytes(
             args.grad_output.lines, kWidth, args.grad_attn.data),
-        [&] { backward_cols<A, kWidth, kRows>(args); });
+        [&](auto whole) { backward_cols<A, kWidth, kRows, whole>(args); });
     take(args.grad_k, p_.grad_k);
     if (p_.grad_v) {
       take(args.grad_v, p_.grad_v);

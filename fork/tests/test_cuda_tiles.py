@@ -180,6 +180,13 @@ def test_widest(tiles: Tiles, arithmetic: str) -> None:
     check_all(tiles, Case(arithmetic, 33, 256, 256), 128)
 
 
+@pytest.mark.parametrize("n,part", [(256, 0), (328, 0), (320, 192)])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("arithmetic", ["half", "bfloat16", "tf32"])
+def test_whole_operands_away_from_edges(tiles: Tiles, arithmetic: str, width: int, n: int, part: int) -> None:
+    check_all(tiles, Case(arithmetic, n, width, width), width, part=part)
+
+
 @pytest.mark.parametrize("n,part", [(200, 64), (130, 128), (192, 64)])
 @pytest.mark.parametrize("arithmetic", NAMES)
 def test_parts_are_summed(tiles: Tiles, arithmetic: str, n: int, part: int) -> None:

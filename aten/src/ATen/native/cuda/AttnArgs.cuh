@@ -43,8 +43,8 @@ struct ForwardArgs {
   typename A::scalar_t* attn;
   bool chunked;
   Result<A> output;
-  int64_t n;
-  int64_t part; // rows of the walk that one part takes, a multiple of kWalk
+  int n; // an attn of 2^31 rows is larger than any memory
+  int part; // rows of the walk that one part takes, a multiple of kWalk
 };
 
 template <typename A>
@@ -52,8 +52,8 @@ struct BackwardArgs {
   Operand<A> grad_output, q, k, v;
   Square<A> attn, grad_attn;
   Result<A> grad_q, grad_k, grad_v;
-  int64_t n;
-  int64_t part;
+  int n;
+  int part;
 };
 
 // How the kernels are cut: 64 * rows of the result to a block and width of its
@@ -84,10 +84,18 @@ struct Shape {
 
 enum class Kernel { forward, backward_rows, backward_cols, sum_parts };
 
+// Whether operands of these two widths are whole: as wide as a slice, so that a
+// kernel made for that width serves.
+template <typename A>
+bool are_whole(int width, const Operand<A>& a, const Operand<A>& b) {
+  return A::kWholeKernels && a.lines * kLine<A> == width &&
+      b.lines * kLine<A> == width;
+}
+
 // A kernel for slices of this width as the runtime's functions take it. The
 // sources Attn<Arithmetic>.cu hold one arithmetic each, and so compile side by
 // side.
 template <typename A>
-const void* kernel_of(Kernel kernel, int width);
+const void* kernel_of(Kernel kernel, int width, bool whole);
 
 } // namespace at::native::attn_tile

@@ -4,6 +4,6 @@
 #include <ATen/native/cuda/AttnTiles.cuh>
 
 template const void* at::native::attn_tile::kernel_of<
-    at::native::attn_tile::DoubleCores>(Kernel, int);
+    at::native::attn_tile::DoubleCores>(Kernel, int, bool);
 
 #endif // !USE_ROCM

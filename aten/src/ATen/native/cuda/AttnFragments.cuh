@@ -35,6 +35,16 @@ struct Tile {
   ATTN_DEVICE scalar_t* chunk(int row, int index) const {
     return data + row * stride + (index ^ Arithmetic::swizzle(row)) * kChunk;
   }
+  // Where the chunk r rows and c chunks from (row, column) is, the first a
+  // multiple of 8 rows and the second of 2 chunks. What depends on the lane is
+  // one number; a column exchanges bits of it and a row is added.
+  ATTN_DEVICE SharedAddress address(int row, int column, int r, int c) const {
+    const int line = column / (8 * kChunk), index = column / kChunk % 8;
+    const SharedAddress own = shared_address(
+        data + r * stride + (c ^ Arithmetic::swizzle(r)) * kChunk);
+    return (own ^ (16 * index)) +
+        (row * stride + line * 8 * kChunk) * static_cast<int>(sizeof(scalar_t));
+  }
   // The rows from a multiple of 8 on.
   ATTN_DEVICE Tile from(int row) const {
     return {data + row * stride, stride};
@@ -52,19 +62,16 @@ struct Matrices {
 // The matrices of 16 rows and 32 bytes: top left, bottom left, top right,
 // bottom right.
 template <typename Arithmetic>
-ATTN_DEVICE const void*
+ATTN_DEVICE SharedAddress
 by_columns(Tile<Arithmetic> tile, int row, int column, int lane) {
-  constexpr int chunk = Tile<Arithmetic>::kChunk;
-  return tile.chunk(row + lane % 16, column / chunk + lane / 16);
+  return tile.address(row, column, lane % 16, lane / 16);
 }
 
 // The same four: top left, top right, bottom left, bottom right.
 template <typename Arithmetic>
-ATTN_DEVICE const void*
+ATTN_DEVICE SharedAddress
 by_rows(Tile<Arithmetic> tile, int row, int column, int lane) {
-  constexpr int chunk = Tile<Arithmetic>::kChunk;
-  return tile.chunk(
-      row + lane / 16 * 8 + lane % 8, column / chunk + lane / 8 % 2);
+  return tile.address(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
 // float16 and bfloat16 on tensor cores, accumulated in float32.
@@ -80,7 +87,10 @@ struct HalfCores {
   static constexpr int kWalk = 64; // rows of right that a block takes at a time
   static constexpr int kStrip = 32; // of them, scored at once
   static constexpr bool kTensorCores = true;
-  static constexpr int kUnroll = 2; // steps of the first product
+  static constexpr int kUnroll = 4; // steps of the first product
+  // Whether what stands around a product takes as long as the product, so that
+  // kernels for whole operands pay.
+  static constexpr bool kWholeKernels = true;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -204,7 +214,8 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
   static constexpr int kWalk = 32;
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = true;
-  static constexpr int kUnroll = 2; // steps of the first product
+  static constexpr int kUnroll = 4; // steps of the first product
+  static constexpr bool kWholeKernels = false;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -288,6 +299,7 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   static constexpr int kStrip = 16;
   static constexpr bool kTensorCores = true;
   static constexpr int kUnroll = 2; // steps of the first product
+  static constexpr bool kWholeKernels = false;
 
   // Half a warp reads four rows of two chunks at a time, either neighbours or
   // every second row: the four get different pairs of chunks.
@@ -367,6 +379,7 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = false;
   static constexpr int kUnroll = 1;
+  static constexpr bool kWholeKernels = false;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -427,72 +440,74 @@ ATTN_DEVICE int result_column(int tile, int lane) {
                                   : tile / 2 * 16 + 4 * member + tile % 2 * 2;
 }
 
-// scores (16 * kRows x 8 * kTiles) += left @ right^T, from these rows on
+// scores (16 * kRows x 8 * kTiles) += left @ right^T
 template <typename Arithmetic, int kRows, int kTiles>
 ATTN_DEVICE void first_product(
     typename Arithmetic::acc_t (&scores)[kRows][kTiles][4],
     Tile<Arithmetic> left,
-    int left_row,
     Tile<Arithmetic> right,
-    int right_row,
     int depth,
     int lane) {
+  constexpr int line = 8 * Tile<Arithmetic>::kChunk;
+  for (int from = 0; from < depth; from += line) {
 #pragma unroll(Arithmetic::kUnroll)
-  for (int d = 0; d < depth; d += Arithmetic::kDepth) {
-    typename Arithmetic::Left a[kRows];
-#pragma unroll
-    for (int m = 0; m < kRows; ++m) {
-      a[m] = Arithmetic::load_left(left, left_row + 16 * m, d, lane);
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; t += 2) {
-      const auto b = Arithmetic::load_right(right, right_row + 8 * t, d, lane);
+    for (int d = 0; d < line; d += Arithmetic::kDepth) {
+      typename Arithmetic::Left a[kRows];
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
-        Arithmetic::multiply(scores[m][t], scores[m][t + 1], a[m], b);
+        a[m] = Arithmetic::load_left(left, 16 * m, from + d, lane);
+      }
+#pragma unroll
+      for (int t = 0; t < kTiles; t += 2) {
+        const auto b = Arithmetic::load_right(right, 8 * t, from + d, lane);
+#pragma unroll
+        for (int m = 0; m < kRows; ++m) {
+          Arithmetic::multiply(scores[m][t], scores[m][t + 1], a[m], b);
+        }
       }
     }
   }
 }
 
-// result (16 * kRows x 8 * kTiles) += pairs of tiles t and t + 1 @ 16 rows of
-// wide. Where wide has fewer columns, what lies there makes columns of the
-// result that nobody stores.
+// result (16 * kRows x 8 * kTiles) += pairs (16 * kRows x 8 * kPairs) @ wide,
+// its columns from one on. Where wide has fewer columns, what lies there makes
+// columns of the result that nobody stores.
 template <typename Arithmetic, int kRows, int kTiles, int kPairs>
 ATTN_DEVICE void second_product(
     typename Arithmetic::acc_t (&result)[kRows][kTiles][4],
     const typename Arithmetic::Pair (&pairs)[kRows][kPairs][2],
-    int t,
     Tile<Arithmetic> wide,
-    int row,
     int column,
     int lane) {
-  if constexpr (Arithmetic::kTensorCores) {
 #pragma unroll
-    for (int n = 0; n < kTiles; n += 2) {
-      const auto b = Arithmetic::load_wide(wide, row, column + 8 * n, lane);
-#pragma unroll
-      for (int m = 0; m < kRows; ++m) {
-        Arithmetic::multiply_pairs(
-            result[m][n], result[m][n + 1], pairs[m][t], pairs[m][t + 1], b);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int r = 0; r < 16; ++r) {
-      float a[kRows][2];
-#pragma unroll
-      for (int i = 0; i < 2 * kRows; ++i) {
-        const auto p = pairs[i / 2][t + r / 8][i % 2];
-        a[i / 2][i % 2] = quad_broadcast(r % 2 ? p.high : p.low, r / 2 % 4);
-      }
+  for (int t = 0; t < kPairs; t += 2) {
+    if constexpr (Arithmetic::kTensorCores) {
 #pragma unroll
       for (int n = 0; n < kTiles; n += 2) {
-        const auto b = Arithmetic::load_wide(wide, row, r, column, n, lane);
+        const auto b = Arithmetic::load_wide(wide, 8 * t, column + 8 * n, lane);
 #pragma unroll
-        for (int i = 0; i < 8 * kRows; ++i) {
-          result[i / 8][n + i / 4 % 2][i % 4] +=
-              a[i / 8][i / 2 % 2] * b.value[i / 4 % 2 * 2 + i % 2];
+        for (int m = 0; m < kRows; ++m) {
+          Arithmetic::multiply_pairs(
+              result[m][n], result[m][n + 1], pairs[m][t], pairs[m][t + 1], b);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < 16; ++r) {
+        float a[kRows][2];
+#pragma unroll
+        for (int i = 0; i < 2 * kRows; ++i) {
+          const auto p = pairs[i / 2][t + r / 8][i % 2];
+          a[i / 2][i % 2] = quad_broadcast(r % 2 ? p.high : p.low, r / 2 % 4);
+        }
+#pragma unroll
+        for (int n = 0; n < kTiles; n += 2) {
+          const auto b = Arithmetic::load_wide(wide, 8 * t, r, column, n, lane);
+#pragma unroll
+          for (int i = 0; i < 8 * kRows; ++i) {
+            result[i / 8][n + i / 4 % 2][i % 4] +=
+                a[i / 8][i / 2 % 2] * b.value[i / 4 % 2 * 2 + i % 2];
+          }
         }
       }
     }

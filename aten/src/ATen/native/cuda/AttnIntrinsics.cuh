@@ -21,8 +21,10 @@ ATTN_DEVICE char* shared_memory() {
   return memory;
 }
 
-ATTN_DEVICE unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+using SharedAddress = unsigned;
+
+ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(pointer));
 }
 
 // Copies 16 bytes from global to shared memory in the background, or writes 16
@@ -57,11 +59,11 @@ ATTN_DEVICE float quad_broadcast(float value, int source) {
 
 // Four 8 x 16-byte matrices; lane l gives the address of row l % 8 of matrix
 // l / 8, and receives word l % 4 of row l / 4 of each.
-ATTN_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
+ATTN_DEVICE void load_matrices(uint32_t (&words)[4], SharedAddress row) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
       : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "r"(shared_address(row))
+      : "r"(row)
       : "memory");
 }
 
@@ -69,11 +71,11 @@ ATTN_DEVICE void load_matrices(uint32_t (&words)[4], const void* row) {
 // receives elements (2 * (l % 4), l / 4) and (2 * (l % 4) + 1, l / 4).
 ATTN_DEVICE void load_matrices_transposed(
     uint32_t (&words)[4],
-    const void* row) {
+    SharedAddress row) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
       : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-      : "r"(shared_address(row))
+      : "r"(row)
       : "memory");
 }
 

@@ -161,7 +161,7 @@ void finish(const Result<A>& result, const Grid& grid, int64_t n) {
   }
   const int64_t count = n * result.columns;
   launch(
-      kernel_of<A>(Kernel::sum_parts, 0),
+      kernel_of<A>(Kernel::sum_parts, 64, false),
       dim3(static_cast<unsigned>(at::ceil_div<int64_t>(count, kThreads))),
       0,
       result,
@@ -191,15 +191,16 @@ void fused_forward(
     const Tensor& v) {
   const int64_t n = q.size(0), e = v.size(1);
   const int width = e <= 64 ? 64 : 128;
-  const void* kernel = kernel_of<A>(Kernel::forward, width);
   Tensor keep[4];
   ForwardArgs<A> args;
   args.q = operand<A>(q, keep[0]);
   args.k = operand<A>(k, keep[1]);
   args.v = operand<A>(v, keep[2]);
+  const void* kernel =
+      kernel_of<A>(Kernel::forward, width, are_whole(width, args.q, args.v));
   args.attn = attn.mutable_data_ptr<typename A::scalar_t>();
   args.chunked = square<A>(attn).chunked;
-  args.n = n;
+  args.n = static_cast<int>(n);
   const int64_t shared = Shape<A>::rows_bytes(args.q.lines, width);
   const Grid grid = make_grid(
       kernel,
@@ -210,7 +211,7 @@ void fused_forward(
       A::kWalk,
       attn.nbytes(),
       n * e * sizeof(typename A::acc_t));
-  args.part = grid.part;
+  args.part = static_cast<int>(grid.part);
   args.output = result<A>(output, grid, keep[3]);
   launch(kernel, blocks_of(grid), shared, args);
   finish(args.output, grid, n);
@@ -226,15 +227,16 @@ void fused_backward_q(
     const Tensor& attn) {
   const int64_t n = k.size(0), d = k.size(1);
   const int width = d <= 64 ? 64 : 128;
-  const void* kernel = kernel_of<A>(Kernel::backward_rows, width);
   Tensor keep[4];
   BackwardArgs<A> args;
   args.grad_output = operand<A>(grad_output, keep[0]);
   args.k = operand<A>(k, keep[1]);
   args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  const void* kernel = kernel_of<A>(
+      Kernel::backward_rows, width, are_whole(width, args.grad_output, args.k));
   args.attn = square<A>(attn);
   args.grad_attn = square<A>(grad_attn);
-  args.n = n;
+  args.n = static_cast<int>(n);
   const int64_t shared = Shape<A>::rows_bytes(args.grad_output.lines, width);
   const Grid grid = make_grid(
       kernel,
@@ -245,7 +247,7 @@ void fused_backward_q(
       A::kWalk,
       attn.nbytes(),
       n * d * sizeof(typename A::acc_t));
-  args.part = grid.part;
+  args.part = static_cast<int>(grid.part);
   args.grad_q = result<A>(grad_q, grid, keep[3]);
   launch(kernel, blocks_of(grid), shared, args);
   finish(args.grad_q, grid, n);
@@ -265,15 +267,16 @@ void fused_backward_kv(
   const int64_t widest =
       std::max<int64_t>(d, grad_output.defined() ? grad_output.size(1) : 0);
   const int width = widest <= 64 ? 64 : Shape<A>::kMaxColsWidth;
-  const void* kernel = kernel_of<A>(Kernel::backward_cols, width);
   Tensor keep[5];
   BackwardArgs<A> args;
   args.grad_output = operand<A>(grad_output, keep[0]);
   args.q = operand<A>(q, keep[1]);
   args.v = operand<A>(grad_output.defined() ? v : Tensor(), keep[2]);
+  const void* kernel = kernel_of<A>(
+      Kernel::backward_cols, width, are_whole(width, args.grad_output, args.q));
   args.attn = square<A>(attn);
   args.grad_attn = square<A>(grad_attn);
-  args.n = n;
+  args.n = static_cast<int>(n);
   const int64_t shared =
       Shape<A>::cols_bytes(args.grad_output.lines, width, grad_attn.defined());
   const Grid grid = make_grid(
@@ -285,7 +288,7 @@ void fused_backward_kv(
       A::kWalk,
       attn.nbytes(),
       n * (d + e) * sizeof(typename A::acc_t));
-  args.part = grid.part;
+  args.part = static_cast<int>(grid.part);
   args.grad_k = result<A>(grad_k, grid, keep[3]);
   args.grad_v = result<A>(grad_v, grid, keep[4]);
   launch(kernel, blocks_of(grid), shared, args);

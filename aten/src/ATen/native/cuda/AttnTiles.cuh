@@ -35,54 +35,72 @@ ATTN_DEVICE int column_of(int p) {
   return p / run * run + p % 8 / 2 * chunk + p % run / 8 * 2 + p % 2;
 }
 
-// Begins the copy of rows [first, first + kRows) of a matrix; zeros from end
-// on.
-template <int kRows, bool kInColumnOrder, typename A>
+// How the rows of a walked tile are laid down: as they come, or by column_of,
+// or by column_of with neighbours exchanged.
+enum class Order { rows, columns, exchanged };
+
+// Begins the copy of rows [first, first + kRows) of a matrix. At an edge those
+// from end on are zeros. kLines says how wide it is where that is known.
+template <int kRows, Order kOrder, int kLines, bool kEdge, typename A>
 ATTN_DEVICE void load_rows(
     Tile<A> tile,
     Operand<A> from,
     int column,
     int lines,
-    int64_t first,
-    int64_t end) {
-  const int chunk = threadIdx.x % 8;
+    int first,
+    int end) {
+  constexpr int step = kThreads / 8;
+  const auto order = [](int r) {
+    return kOrder == Order::rows ? r : column_of<A>(r);
+  };
+  const int chunk = threadIdx.x % 8, own = threadIdx.x / 8;
+  const int stride = (kLines ? kLines : from.lines) * kLine<A>;
+  first += order(own) ^ (kOrder == Order::exchanged);
+  const int left = kEdge ? end - first : kRows;
+  const auto* data = from.data + static_cast<int64_t>(first) * stride + column +
+      chunk * (kLine<A> / 8);
 #pragma unroll
-  for (int i = 0; i < kRows / (kThreads / 8); ++i) {
-    const int r = threadIdx.x / 8 + i * (kThreads / 8);
-    const int64_t row = first + (kInColumnOrder ? column_of<A>(r) : r);
-    const bool valid = row < end;
-    const auto* data = from.data + (valid ? row : 0) * from.lines * kLine<A> +
-        column + chunk * Tile<A>::kChunk;
-    for (int line = 0; line < lines; ++line) {
+  for (int i = 0; i < kRows / step; ++i) {
+    const int r = order(i * step); // as own has none of its bits
+#pragma unroll(kLines ? kLines : 1)
+    for (int line = 0; line < (kLines ? kLines : lines); ++line) {
       copy_async(
-          tile.chunk(r, line * 8 + chunk), data + line * kLine<A>, valid);
+          tile.chunk(own + i * step, line * 8 + chunk),
+          data + (r * stride + line * kLine<A>),
+          !kEdge || r < left);
     }
   }
 }
 
-// The same for the block of an N x N matrix that begins at (row, column).
-template <int kRows, int kColumns, typename A>
+// The same for the block of an N x N matrix that begins at (row, column); away
+// from an edge it is chunked.
+template <int kRows, int kColumns, bool kEdge, typename A>
 ATTN_DEVICE void load_block(
     Tile<A> tile,
     Square<A> from,
-    int64_t row,
-    int64_t column,
-    int64_t row_end,
-    int64_t column_end) {
+    int row,
+    int column,
+    int row_end,
+    int column_end) {
   constexpr int chunk = Tile<A>::kChunk, chunks = kColumns / chunk;
-  for (int i = threadIdx.x; i < kRows * chunks; i += kThreads) {
-    const int64_t r = row + i / chunks, c = column + i % chunks * chunk;
-    const bool valid = r < row_end && c < column_end;
-    const auto* data =
-        from.data + (valid ? r * from.row_stride + c * from.column_stride : 0);
-    auto* to = tile.chunk(i / chunks, i % chunks);
-    if (from.chunked) {
-      copy_async(to, data, valid);
-      continue;
-    }
-    for (int e = 0; e < chunk; ++e) {
-      to[e] = valid && c + e < column_end ? data[e * from.column_stride]
-                                          : typename A::scalar_t(0);
+  constexpr int step = kThreads / chunks;
+  const int own = threadIdx.x / chunks, c = threadIdx.x % chunks;
+  row += own;
+  column += c * chunk;
+  const int rows = row_end - row, columns = column_end - column;
+  const auto* data =
+      from.data + row * from.row_stride + column * from.column_stride;
+#pragma unroll(kEdge ? 1 : kRows)
+  for (int r = 0; r < kRows; r += step) {
+    const auto* x = data + r * from.row_stride;
+    auto* to = tile.chunk(own + r, c);
+    if (kEdge && !from.chunked) {
+      for (int e = 0; e < chunk; ++e) {
+        to[e] = r < rows && e < columns ? x[e * from.column_stride]
+                                        : typename A::scalar_t(0);
+      }
+    } else {
+      copy_async(to, x, !kEdge || (r < rows && columns > 0));
     }
   }
 }
@@ -94,19 +112,14 @@ struct alignas(16) Chunk {
   typename A::Pair pair[kPairs];
 };
 
-// How many rows or columns there are from one on, as far as a block can see.
-ATTN_DEVICE int left_of(int64_t end, int64_t begin) {
-  return static_cast<int>(std::min<int64_t>(end - begin, 1 << 16));
-}
-
 // The pairs of this lane in a matrix of which this many rows and columns are
-// there; zeros beyond them.
-template <typename A, int kRows, int kTiles>
+// there; zeros beyond them. Away from an edge all are there, in chunks.
+template <typename A, bool kEdge, int kRows, int kTiles>
 ATTN_DEVICE void load_pairs(
     typename A::Pair (&pairs)[kRows][kTiles][2],
     Square<A> from,
-    int64_t row,
-    int64_t column,
+    int row,
+    int column,
     int rows,
     int columns,
     int lane) {
@@ -122,11 +135,7 @@ ATTN_DEVICE void load_pairs(
           data + 8 * i * from.row_stride + 8 * t * from.column_stride;
       const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
       Chunk<A> chunk{};
-      if (from.chunked) {
-        if (n > 0) {
-          chunk = *reinterpret_cast<const Chunk<A>*>(x);
-        }
-      } else {
+      if (kEdge && !from.chunked) {
 #pragma unroll
         for (int j = 0; j < 2 * tiles; j += 2) {
           using acc_t = typename A::acc_t;
@@ -134,6 +143,8 @@ ATTN_DEVICE void load_pairs(
               j < n ? acc_t(x[j * from.column_stride]) : acc_t(0),
               j + 1 < n ? acc_t(x[(j + 1) * from.column_stride]) : acc_t(0));
         }
+      } else if (!kEdge || n > 0) {
+        chunk = *reinterpret_cast<const Chunk<A>*>(x);
       }
 #pragma unroll
       for (int j = 0; j < tiles; ++j) {
@@ -144,10 +155,10 @@ ATTN_DEVICE void load_pairs(
 }
 
 // Writes what load_pairs reads, to rows of this stride from data on.
-template <typename A, int kRows, int kTiles>
+template <typename A, bool kEdge, int kRows, int kTiles>
 ATTN_DEVICE void store_pairs(
     typename A::scalar_t* data,
-    int64_t stride,
+    int stride,
     bool chunked,
     const typename A::Pair (&pairs)[kRows][kTiles][2],
     int rows,
@@ -155,30 +166,28 @@ ATTN_DEVICE void store_pairs(
     int lane) {
   constexpr int tiles = Chunk<A>::kPairs;
   const int r = lane / 4, c = lane % 4 * Tile<A>::kChunk;
-  data += r * stride + c;
+  data += int64_t(r) * stride + c;
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
 #pragma unroll
     for (int t = 0; t < kTiles; t += tiles) {
-      auto* to = data + 8 * i * stride + 8 * t;
+      auto* to = data + int64_t(8 * i) * stride + 8 * t;
       const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
       Chunk<A> chunk;
 #pragma unroll
       for (int j = 0; j < tiles; ++j) {
         chunk.pair[j] = pairs[i / 2][t + j][i % 2];
       }
-      if (chunked) {
-        if (n > 0) {
-          store_streaming(to, chunk);
-        }
-        continue;
-      }
+      if (kEdge && !chunked) {
 #pragma unroll
-      for (int j = 0; j < 2 * tiles; ++j) {
-        if (j < n) {
-          const auto p = chunk.pair[j / 2];
-          to[j] = j % 2 ? A::high(p) : A::low(p);
+        for (int j = 0; j < 2 * tiles; ++j) {
+          if (j < n) {
+            const auto p = chunk.pair[j / 2];
+            to[j] = j % 2 ? A::high(p) : A::low(p);
+          }
         }
+      } else if (!kEdge || n > 0) {
+        store_streaming(to, chunk);
       }
     }
   }
@@ -189,13 +198,13 @@ template <typename A, int kRows, int kTiles>
 ATTN_DEVICE void store_result(
     Result<A> result,
     const typename A::acc_t (&sums)[kRows][kTiles][4],
-    int64_t row,
+    int row,
     int column,
-    int64_t n,
+    int n,
     int lane) {
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
-    const int64_t r = row + 8 * i + lane / 4;
+    const int r = row + 8 * i + lane / 4;
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const int c = column + result_column<A>(t, lane);
@@ -204,9 +213,11 @@ ATTN_DEVICE void store_result(
         if (r < n && c + b < result.columns) {
           const auto x = sums[i / 2][t][i % 2 * 2 + b];
           if (result.parts) {
-            result.parts[(blockIdx.y * n + r) * result.columns + c + b] = x;
+            result
+                .parts[(int64_t(blockIdx.y) * n + r) * result.columns + c + b] =
+                x;
           } else {
-            result.data[r * result.columns + c + b] = x;
+            result.data[int64_t(r) * result.columns + c + b] = x;
           }
         }
       }
@@ -219,13 +230,14 @@ template <typename A, int kRows, int kTiles>
 ATTN_DEVICE void times_tanh_derivative(
     typename A::acc_t (&scores)[kRows][kTiles][4],
     const typename A::Pair (&attn)[kRows][kTiles][2]) {
+  using acc_t = typename A::acc_t;
 #pragma unroll
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto p = attn[i / 2 / kTiles][i / 2 % kTiles][i % 2];
     auto& s = scores[i / 2 / kTiles][i / 2 % kTiles];
     const auto a0 = A::low(p), a1 = A::high(p);
-    s[i % 2 * 2] *= (1 - a0) * (1 + a0);
-    s[i % 2 * 2 + 1] *= (1 - a1) * (1 + a1);
+    s[i % 2 * 2] *= std::fma(-a0, a0, acc_t(1));
+    s[i % 2 * 2 + 1] *= std::fma(-a1, a1, acc_t(1));
   }
 }
 
@@ -263,7 +275,7 @@ ATTN_DEVICE void mask_scores(
   }
 }
 
-template <typename A, int kRows, int kTiles>
+template <typename A, bool kExchanged = false, int kRows, int kTiles>
 ATTN_DEVICE void to_pairs(
     typename A::Pair (&pairs)[kRows][kTiles][2],
     const typename A::acc_t (&scores)[kRows][kTiles][4]) {
@@ -271,7 +283,7 @@ ATTN_DEVICE void to_pairs(
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto& s = scores[i / 2 / kTiles][i / 2 % kTiles];
     pairs[i / 2 / kTiles][i / 2 % kTiles][i % 2] =
-        A::pair(s[i % 2 * 2], s[i % 2 * 2 + 1]);
+        A::pair(s[i % 2 * 2 + kExchanged], s[i % 2 * 2 + !kExchanged]);
   }
 }
 
@@ -288,177 +300,227 @@ struct Storage {
   }
 };
 
-// Calls compute(stage, row) for every kWalk rows from begin to end, while load
-// brings in those after them; stage is where in a tile of 2 * kWalk rows they
-// are.
-template <int kWalk, typename Load, typename Compute>
-ATTN_DEVICE void
-walk(int64_t begin, int64_t end, const Load& load, const Compute& compute) {
+// Whether a step of the walk has to look for edges and layouts.
+using Edge = std::true_type;
+using Inside = std::false_type;
+
+// Calls compute(edge, stage, row) for every kWalk rows from begin to end, while
+// load(edge, stage, row) brings in those after them; stage is where in a tile
+// of 2 * kWalk rows they are. All is at an edge unless it is said to be inside;
+// then the last rows are.
+template <int kWalk, bool kInside, typename Load, typename Compute>
+ATTN_DEVICE void walk(
+    int begin,
+    int end,
+    bool inside,
+    const Load& load,
+    const Compute& compute) {
   int stage = 0;
-  load(stage, begin);
+  int row = begin;
+  load(Edge(), stage, row);
   copy_commit();
-  for (int64_t row = begin; row < end; row += kWalk) {
-    if (row + kWalk < end) {
-      load(stage ^ kWalk, row + kWalk);
+  const auto step = [&](auto edge) {
+    copy_wait<0>();
+    block_barrier();
+    if (!edge || row + kWalk < end) {
+      load(edge, stage ^ kWalk, row + kWalk);
       copy_commit();
-      copy_wait<1>();
-    } else {
-      copy_wait<0>();
     }
-    block_barrier();
-    compute(stage, row);
-    block_barrier();
+    compute(edge, stage, row);
     stage ^= kWalk;
+    row += kWalk;
+  };
+  if constexpr (kInside) {
+    while (inside && row + 2 * kWalk <= end) {
+      step(Inside());
+    }
+  }
+  while (row < end) {
+    step(Edge());
   }
 }
 
+// Where a block stands. kWhole says that every operand is kWidth wide, which is
+// then known when compiling.
+template <typename A, int kWidth, int kRows, bool kWhole>
+struct Place {
+  static constexpr int kBlock = 64 * kRows;
+  static constexpr int kLines = kWhole ? kWidth / kLine<A> : 0;
+  const int lane = threadIdx.x % 32;
+  const int warp_row = threadIdx.x / 32 * 16 * kRows;
+  const int first = blockIdx.x * kBlock;
+  const int slice = kWhole ? 0 : blockIdx.z * kWidth;
+  const int begin, end; // of the walk
+
+  ATTN_DEVICE Place(int n, int part)
+      : begin(blockIdx.y * part), end(std::min<int>(n, begin + part)) {}
+
+  ATTN_DEVICE int depth(const Operand<A>& operand) const {
+    return kWhole ? kWidth : operand.lines * kLine<A>;
+  }
+  // Of an operand's lines those in the slice.
+  ATTN_DEVICE int lines(const Operand<A>& operand) const {
+    return std::min<int>(kWidth / kLine<A>, operand.lines - slice / kLine<A>);
+  }
+};
+
+// The blocks that a multiprocessor shall hold at a time.
+template <int kWidth, bool kWhole>
+constexpr int kResident = kWhole && kWidth == 64 ? 3 : 2;
+
 // output = tanh(q @ k^T) @ v, and attn on the way
-template <typename A, int kWidth, int kRows>
-__global__ void __launch_bounds__(kThreads) forward(ForwardArgs<A> args) {
+template <typename A, int kWidth, int kRows, bool kWhole>
+__global__ void __launch_bounds__(kThreads, kResident<kWidth, kWhole>)
+    forward(ForwardArgs<A> args) {
 #ifdef ATTN_TILES
-  constexpr int kBlock = 64 * kRows, kWalk = A::kWalk, kTiles = A::kStrip / 8;
+  constexpr int kWalk = A::kWalk, kTiles = A::kStrip / 8;
   using acc_t = typename A::acc_t;
-  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlock;
-  const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
-  const int slice = blockIdx.z * kWidth;
-  const int columns = std::min<int>(kWidth, args.v.lines * kLine<A> - slice);
-  const int depth = args.q.lines * kLine<A>;
+  const Place<A, kWidth, kRows, kWhole> at(args.n, args.part);
+  constexpr int kBlock = at.kBlock, kLines = at.kLines;
+  const int lane = at.lane, depth = at.depth(args.q);
 
   Storage<A> storage;
   const Tile<A> q = storage.tile(kBlock, depth);
   const Tile<A> k = storage.tile(2 * kWalk, depth);
   const Tile<A> v = storage.tile(2 * kWalk, kWidth);
-  const auto load = [&](int stage, int64_t key) {
-    load_rows<kWalk, true>(k.from(stage), args.k, 0, args.k.lines, key, args.n);
-    load_rows<kWalk, true>(
-        v.from(stage), args.v, slice, columns / kLine<A>, key, args.n);
+  const auto load = [&](auto edge, int stage, int key) {
+    load_rows<kWalk, Order::columns, kLines, edge>(
+        k.from(stage), args.k, 0, args.k.lines, key, args.n);
+    load_rows<kWalk, Order::exchanged, kLines, edge>(
+        v.from(stage), args.v, at.slice, at.lines(args.v), key, args.n);
   };
-  load_rows<kBlock, false>(q, args.q, 0, args.q.lines, row, args.n);
+  load_rows<kBlock, Order::rows, kLines, true>(
+      q, args.q, 0, args.q.lines, at.first, args.n);
 
   acc_t output[kRows][kWidth / 8][4] = {};
-  walk<kWalk>(begin, end, load, [&](int stage, int64_t key) {
+  const auto compute = [&](auto edge, int stage, int key) {
+#pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += A::kStrip) {
       acc_t scores[kRows][kTiles][4] = {};
-      first_product(scores, q, warp_row, k, stage + strip, depth, lane);
+      first_product(
+          scores, q.from(at.warp_row), k.from(stage + strip), depth, lane);
 #pragma unroll
       for (int i = 0; i < kRows * kTiles * 4; ++i) {
         acc_t& s = scores[i / 4 / kTiles][i / 4 % kTiles][i % 4];
         s = A::tanh(s);
       }
-      if (key + kWalk > end) {
-        mask_scores<A, true>(scores, strip, left_of(end, key), lane);
+      if (edge && key + kWalk > at.end) {
+        mask_scores<A, true>(scores, strip, at.end - key, lane);
       }
       typename A::Pair attn[kRows][kTiles][2];
-      to_pairs<A>(attn, scores);
-      if (slice == 0) {
-        store_pairs<A>(
-            args.attn + (row + warp_row) * args.n + key + strip,
+      if (at.slice == 0) {
+        to_pairs<A>(attn, scores);
+        store_pairs<A, edge>(
+            args.attn + int64_t(at.first + at.warp_row) * args.n +
+                (key + strip),
             args.n,
             args.chunked,
             attn,
-            left_of(args.n, row + warp_row),
-            left_of(end, key + strip),
+            args.n - at.first - at.warp_row,
+            at.end - key - strip,
             lane);
       }
-#pragma unroll
-      for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(output, attn, t, v, stage + strip + 8 * t, 0, lane);
-      }
+      // The four words of a chunk lie elsewhere than those of an mma. As other
+      // words, with neighbours exchanged as in v, they are made once for each;
+      // as the same they would be copied for every mma.
+      to_pairs<A, true>(attn, scores);
+      second_product<A>(output, attn, v.from(stage + strip), 0, lane);
     }
-  });
-  store_result(args.output, output, row + warp_row, slice, args.n, lane);
+  };
+  const bool inside = args.chunked && at.first + kBlock <= args.n;
+  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
+  store_result(
+      args.output, output, at.first + at.warp_row, at.slice, args.n, lane);
 #endif
 }
 
 // grad_q = X @ k, X = (grad_attn + grad_output @ v^T) * (1 - attn^2)
-template <typename A, int kWidth, int kRows>
-__global__ void __launch_bounds__(kThreads)
+template <typename A, int kWidth, int kRows, bool kWhole>
+__global__ void __launch_bounds__(kThreads, kResident<kWidth, kWhole>)
     backward_rows(BackwardArgs<A> args) {
 #ifdef ATTN_TILES
-  constexpr int kBlock = 64 * kRows, kWalk = A::kWalk, kTiles = A::kStrip / 8;
+  constexpr int kWalk = A::kWalk, kTiles = A::kStrip / 8;
   using acc_t = typename A::acc_t;
-  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kBlock;
-  const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
-  const int slice = blockIdx.z * kWidth;
-  const int columns = std::min<int>(kWidth, args.k.lines * kLine<A> - slice);
-  const int depth = args.grad_output.lines * kLine<A>;
+  const Place<A, kWidth, kRows, kWhole> at(args.n, args.part);
+  constexpr int kBlock = at.kBlock, kLines = at.kLines;
+  const int lane = at.lane, depth = at.depth(args.grad_output);
 
   Storage<A> storage;
   const Tile<A> grad_output = storage.tile(kBlock, depth);
   const Tile<A> v = storage.tile(2 * kWalk, depth);
   const Tile<A> k = storage.tile(2 * kWalk, kWidth);
-  const auto load = [&](int stage, int64_t key) {
-    load_rows<kWalk, true>(v.from(stage), args.v, 0, args.v.lines, key, args.n);
-    load_rows<kWalk, true>(
-        k.from(stage), args.k, slice, columns / kLine<A>, key, args.n);
+  const auto load = [&](auto edge, int stage, int key) {
+    load_rows<kWalk, Order::columns, kLines, edge>(
+        v.from(stage), args.v, 0, args.v.lines, key, args.n);
+    load_rows<kWalk, Order::columns, kLines, edge>(
+        k.from(stage), args.k, at.slice, at.lines(args.k), key, args.n);
   };
-  load_rows<kBlock, false>(
-      grad_output, args.grad_output, 0, args.grad_output.lines, row, args.n);
+  load_rows<kBlock, Order::rows, kLines, true>(
+      grad_output,
+      args.grad_output,
+      0,
+      args.grad_output.lines,
+      at.first,
+      args.n);
 
   acc_t grad_q[kRows][kWidth / 8][4] = {};
-  walk<kWalk>(begin, end, load, [&](int stage, int64_t key) {
+  const auto compute = [&](auto edge, int stage, int key) {
+#pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += A::kStrip) {
       typename A::Pair pairs[kRows][kTiles][2];
       acc_t scores[kRows][kTiles][4] = {};
-      if (args.grad_attn.data) {
-        load_pairs<A>(
+      const auto load_pairs_of = [&](const Square<A>& from) {
+        load_pairs<A, edge>(
             pairs,
-            args.grad_attn,
-            row + warp_row,
+            from,
+            at.first + at.warp_row,
             key + strip,
-            left_of(args.n, row + warp_row),
-            left_of(end, key + strip),
+            args.n - at.first - at.warp_row,
+            at.end - key - strip,
             lane);
+      };
+      if (edge && args.grad_attn.data) {
+        load_pairs_of(args.grad_attn);
         add_pairs<A>(scores, pairs);
       }
       // On their way while the product is made.
-      load_pairs<A>(
-          pairs,
-          args.attn,
-          row + warp_row,
-          key + strip,
-          left_of(args.n, row + warp_row),
-          left_of(end, key + strip),
-          lane);
+      load_pairs_of(args.attn);
       first_product(
-          scores, grad_output, warp_row, v, stage + strip, depth, lane);
+          scores,
+          grad_output.from(at.warp_row),
+          v.from(stage + strip),
+          depth,
+          lane);
       times_tanh_derivative<A>(scores, pairs);
-      if (key + kWalk > end) {
-        mask_scores<A, true>(scores, strip, left_of(end, key), lane);
+      if (edge && key + kWalk > at.end) {
+        mask_scores<A, true>(scores, strip, at.end - key, lane);
       }
       to_pairs<A>(pairs, scores);
-#pragma unroll
-      for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(grad_q, pairs, t, k, stage + strip + 8 * t, 0, lane);
-      }
+      second_product<A>(grad_q, pairs, k.from(stage + strip), 0, lane);
     }
-  });
-  store_result(args.grad_q, grad_q, row + warp_row, slice, args.n, lane);
+  };
+  const bool inside =
+      args.attn.chunked && !args.grad_attn.data && at.first + kBlock <= args.n;
+  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
+  store_result(
+      args.grad_q, grad_q, at.first + at.warp_row, at.slice, args.n, lane);
 #endif
 }
 
 // grad_k = X^T @ q and grad_v = attn^T @ grad_output
-template <typename A, int kWidth, int kRows>
+template <typename A, int kWidth, int kRows, bool kWhole>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_cols(BackwardArgs<A> args) {
 #ifdef ATTN_TILES
-  constexpr int kBlock = 64 * kRows, kWalk = A::kWalk, kTiles = A::kStrip / 8;
+  constexpr int kWalk = A::kWalk, kTiles = A::kStrip / 8;
   using acc_t = typename A::acc_t;
-  const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 32 * 16 * kRows;
-  const int64_t key = static_cast<int64_t>(blockIdx.x) * kBlock;
-  const int64_t begin = blockIdx.y * args.part;
-  const int64_t end = std::min<int64_t>(args.n, begin + args.part);
-  const int slice = blockIdx.z * kWidth;
-  const int columns = std::min<int>(kWidth, args.q.lines * kLine<A> - slice);
-  const int depth = args.grad_output.lines * kLine<A>;
+  const Place<A, kWidth, kRows, kWhole> at(args.n, args.part);
+  constexpr int kBlock = at.kBlock, kLines = at.kLines;
+  const int lane = at.lane, depth = at.depth(args.grad_output);
   // The second product reads whole slices of grad_output; v is as wide, as a
   // stride of its own makes this kernel spill.
   const int whole = (depth + kWidth - 1) / kWidth * kWidth;
-  const bool has_grad_v = args.grad_v.columns > slice;
+  const bool has_grad_v = args.grad_v.columns > at.slice;
 
   Storage<A> storage;
   const Tile<A> v = storage.tile(kBlock, whole);
@@ -466,28 +528,30 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Tile<A> q = storage.tile(2 * kWalk, kWidth);
   const Tile<A> attn = storage.tile(2 * kWalk, kBlock);
   const Tile<A> grad_attn = storage.tile(2 * kWalk, kBlock);
-  const auto load = [&](int stage, int64_t row) {
-    load_rows<kWalk, false>(
+  const auto load = [&](auto edge, int stage, int row) {
+    load_rows<kWalk, Order::rows, kLines, edge>(
         grad_output.from(stage),
         args.grad_output,
         0,
         args.grad_output.lines,
         row,
         args.n);
-    load_rows<kWalk, false>(
-        q.from(stage), args.q, slice, columns / kLine<A>, row, args.n);
-    load_block<kWalk, kBlock>(
-        attn.from(stage), args.attn, row, key, args.n, args.n);
-    if (args.grad_attn.data) {
-      load_block<kWalk, kBlock>(
-          grad_attn.from(stage), args.grad_attn, row, key, args.n, args.n);
+    load_rows<kWalk, Order::rows, kLines, edge>(
+        q.from(stage), args.q, at.slice, at.lines(args.q), row, args.n);
+    load_block<kWalk, kBlock, edge>(
+        attn.from(stage), args.attn, row, at.first, args.n, args.n);
+    if (edge && args.grad_attn.data) {
+      load_block<kWalk, kBlock, edge>(
+          grad_attn.from(stage), args.grad_attn, row, at.first, args.n, args.n);
     }
   };
-  load_rows<kBlock, false>(v, args.v, 0, args.v.lines, key, args.n);
+  load_rows<kBlock, Order::rows, kLines, true>(
+      v, args.v, 0, args.v.lines, at.first, args.n);
 
   acc_t grad_k[kRows][kWidth / 8][4] = {};
   acc_t grad_v[kRows][kWidth / 8][4] = {};
-  walk<kWalk>(begin, end, load, [&](int stage, int64_t row) {
+  const auto compute = [&](auto edge, int stage, int row) {
+#pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += A::kStrip) {
       acc_t scores[kRows][kTiles][4] = {};
       typename A::Pair pairs[kRows][kTiles][2];
@@ -499,45 +563,42 @@ __global__ void __launch_bounds__(kThreads, 2)
               pairs[m][t],
               pairs[m][t + 1],
               tile,
-              strip + 8 * t,
-              warp_row + 16 * m,
+              8 * t,
+              at.warp_row + 16 * m,
               lane);
         }
       };
-      if (args.grad_attn.data) {
-        load_pairs_of(grad_attn.from(stage));
+      if (edge && args.grad_attn.data) {
+        load_pairs_of(grad_attn.from(stage + strip));
         add_pairs<A>(scores, pairs);
       }
       first_product(
-          scores, v, warp_row, grad_output, stage + strip, depth, lane);
-      load_pairs_of(attn.from(stage));
+          scores,
+          v.from(at.warp_row),
+          grad_output.from(stage + strip),
+          depth,
+          lane);
+      load_pairs_of(attn.from(stage + strip));
       times_tanh_derivative<A>(scores, pairs);
-      if (row + kWalk > end) {
-        mask_scores<A, false>(scores, strip, left_of(end, row), lane);
+      if (edge && row + kWalk > at.end) {
+        mask_scores<A, false>(scores, strip, at.end - row, lane);
       }
       if (has_grad_v) {
-#pragma unroll
-        for (int t = 0; t < kTiles; t += 2) {
-          second_product<A>(
-              grad_v,
-              pairs,
-              t,
-              grad_output,
-              stage + strip + 8 * t,
-              slice,
-              lane);
-        }
+        second_product<A>(
+            grad_v, pairs, grad_output.from(stage + strip), at.slice, lane);
       }
       to_pairs<A>(pairs, scores);
-#pragma unroll
-      for (int t = 0; t < kTiles; t += 2) {
-        second_product<A>(grad_k, pairs, t, q, stage + strip + 8 * t, 0, lane);
-      }
+      second_product<A>(grad_k, pairs, q.from(stage + strip), 0, lane);
     }
-  });
-  store_result(args.grad_k, grad_k, key + warp_row, slice, args.n, lane);
+  };
+  const bool inside =
+      args.attn.chunked && !args.grad_attn.data && at.first + kBlock <= args.n;
+  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
+  store_result(
+      args.grad_k, grad_k, at.first + at.warp_row, at.slice, args.n, lane);
   if (has_grad_v) {
-    store_result(args.grad_v, grad_v, key + warp_row, slice, args.n, lane);
+    store_result(
+        args.grad_v, grad_v, at.first + at.warp_row, at.slice, args.n, lane);
   }
 #endif
 }
@@ -556,28 +617,37 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename A>
-const void* kernel_of(Kernel kernel, int width) {
+template <typename A, int kWidth, bool kWhole>
+const void* kernel_of(Kernel kernel) {
+  constexpr int rows = Shape<A>::kRows;
+  constexpr int narrower = std::min<int>(kWidth, Shape<A>::kMaxColsWidth);
   const auto pointer = [](auto* function) {
     return reinterpret_cast<const void*>(function);
   };
-  constexpr int rows = Shape<A>::kRows, most = Shape<A>::kMaxColsWidth;
-  const bool narrow = width == 64;
   switch (kernel) {
     case Kernel::forward:
-      return narrow ? pointer(&forward<A, 64, rows>)
-                    : pointer(&forward<A, 128, rows>);
+      return pointer(&forward<A, kWidth, rows, kWhole>);
     case Kernel::backward_rows:
-      return narrow ? pointer(&backward_rows<A, 64, rows>)
-                    : pointer(&backward_rows<A, 128, rows>);
+      return pointer(&backward_rows<A, kWidth, rows, kWhole>);
     case Kernel::backward_cols:
-      return narrow
-          ? pointer(&backward_cols<A, 64, Shape<A>::cols_rows(64)>)
-          : pointer(&backward_cols<A, most, Shape<A>::cols_rows(most)>);
+      return pointer(
+          &backward_cols<A, narrower, Shape<A>::cols_rows(narrower), kWhole>);
     case Kernel::sum_parts:
       return pointer(&sum_parts<A>);
   }
   return nullptr;
+}
+
+template <typename A>
+const void* kernel_of(Kernel kernel, int width, bool whole) {
+  if constexpr (A::kWholeKernels) {
+    if (whole) {
+      return width == 64 ? kernel_of<A, 64, true>(kernel)
+                         : kernel_of<A, 128, true>(kernel);
+    }
+  }
+  return width == 64 ? kernel_of<A, 64, false>(kernel)
+                     : kernel_of<A, 128, false>(kernel);
 }
 
 } // namespace at::native::attn_tile
