@@ -331,6 +331,23 @@ ATTN_DEVICE float quad_broadcast(float value, int source) {
   return mine.result;
 }
 
+using SharedAddress = uintptr_t;
+
+ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
+  return reinterpret_cast<SharedAddress>(pointer);
+}
+
+// A number or an array of them.
+template <typename T>
+void load_shared(T& x, SharedAddress from) {
+  if (from % sizeof(T)) {
+    emulator::fail("a load from shared memory is not aligned");
+  }
+  const void* pointer = reinterpret_cast<const void*>(from);
+  Block::current->check_landed(pointer);
+  std::memcpy(&x, pointer, sizeof(T));
+}
+
 struct MatrixLoad {
   uint32_t* words;
   const void* row;
@@ -367,12 +384,6 @@ void load_matrices_of(uint32_t (&words)[4], const void* row) {
           }
         }
       });
-}
-
-using SharedAddress = uintptr_t;
-
-ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
-  return reinterpret_cast<SharedAddress>(pointer);
 }
 
 ATTN_DEVICE void load_matrices(uint32_t (&words)[4], SharedAddress row) {

@@ -1,6 +1,5 @@
 // Runs attn's CUDA tile kernels in the emulator, for test_cuda_tiles.py to
 // compare with float64.
-#define ATTN_EMULATED "cuda_emulator.h"
 #include <ATen/native/cuda/AttnTiles.cuh>
 
 #include <memory>
@@ -96,13 +95,13 @@ class Run {
   }
 
   // The kernel for whole operands where that is the one to launch.
-  template <typename Kernel>
+  template <int kWidth, typename Kernel>
   void run_either(
       bool whole,
       emulator::Index grid,
       int64_t shared_bytes,
       const Kernel& kernel) {
-    if constexpr (A::kWholeKernels) {
+    if constexpr (kWidth <= A::kWidestWhole) {
       if (whole) {
         return run(grid, shared_bytes, [&] { kernel(std::true_type()); });
       }
@@ -125,7 +124,7 @@ class Run {
         static_cast<int>(p_.n),
         static_cast<int>(part_)};
     constexpr int kRows = Shape<A>::kRows;
-    run_either(
+    run_either<kWidth>(
         are_whole<A>(kWidth, q, v),
         grid(64 * kRows, kWidth, p_.e),
         Shape<A>::rows_bytes(q.lines, kWidth),
@@ -158,7 +157,7 @@ class Run {
     BackwardArgs<A> args = backward_args();
     args.grad_q = result(p_.d);
     constexpr int kRows = Shape<A>::kRows;
-    run_either(
+    run_either<kWidth>(
         are_whole<A>(kWidth, args.grad_output, args.k),
         grid(64 * kRows, kWidth, p_.d),
         Shape<A>::rows_bytes(args.grad_output.lines, kWidth),
@@ -174,7 +173,7 @@ class Run {
       args.grad_v = result(p_.e);
     }
     constexpr int kRows = Shape<A>::cols_rows(kWidth);
-    run_either(
+    run_either<kWidth>(
         are_whole<A>(kWidth, args.grad_output, args.q),
         grid(64 * kRows, kWidth, std::max(p_.d, p_.grad_v ? p_.e : 0)),
         Shape<A>::cols_bytes(

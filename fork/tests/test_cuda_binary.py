@@ -23,6 +23,8 @@ from fork.series import Series
 ROOT = Path(__file__).resolve().parents[2]
 
 ARITHMETICS = ["HalfCores<c10::Half>", "HalfCores<c10::BFloat16>", "TF32Cores", "FloatLanes", "DoubleCores"]
+# kWidestWhole, where it is not 0
+WIDEST_WHOLE = {"HalfCores<c10::Half>": 128, "HalfCores<c10::BFloat16>": 128, "FloatLanes": 64}
 
 
 def kernels() -> set[str]:
@@ -31,11 +33,13 @@ def kernels() -> set[str]:
     for a in ARITHMETICS:
         names.add(f"sum_parts<{a}>")
         rows = 1 if a == "DoubleCores" else 2
-        for whole in ("false", "true") if a.startswith("Half") else ("false",):
-            for kernel, width in itertools.product(("forward", "backward_rows"), (64, 128)):
-                names.add(f"{kernel}<{a}, {width}, {rows}, {whole}>")
-            names.add(f"backward_cols<{a}, 64, {rows}, {whole}>")
-            if a != "DoubleCores":
+        for whole, width in itertools.product(("false", "true"), (64, 128)):
+            if whole == "true" and width > WIDEST_WHOLE.get(a, 0):
+                continue
+            names |= {f"{kernel}<{a}, {width}, {rows}, {whole}>" for kernel in ("forward", "backward_rows")}
+            if width == 64:
+                names.add(f"backward_cols<{a}, 64, {rows}, {whole}>")
+            elif a != "DoubleCores":
                 names.add(f"backward_cols<{a}, 128, 1, {whole}>")
     return names
 
@@ -199,7 +203,7 @@ def test_kernels_use_their_instructions(binary: Binary, arithmetic: str) -> None
 def test_half_precision_is_not_bound_by_what_stands_around_products(binary: Binary) -> None:
     code = functions(binary, 90)
     for name in sorted(kernels()):
-        if "true>" in name:
+        if "HalfCores" in name and "true>" in name:
             cycles = Step.of(code[name]).cycles()
             assert cycles["issue"] < 0.9 * cycles["mma"], f"{name} {cycles}"
 

@@ -47,9 +47,14 @@ Tiles = Callable[..., None]
 @pytest.fixture(scope="session")
 def tiles(tmp_path_factory: pytest.TempPathFactory) -> Tiles:
     """Runs one kernel: tiles(arithmetic, kernel, width, q=..., ..., n=..., d=..., e=...)."""
-    library = tmp_path_factory.mktemp("tiles") / "libtiles.so"
-    include = Path(torch.__file__).parent / "include"
-    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", f"-I{ROOT}/aten/src", f"-I{include}", f"-I{HERE}"]
+    folder = tmp_path_factory.mktemp("tiles")
+    library = folder / "libtiles.so"
+    # The emulator stands before the header with the instructions on the compiler's path.
+    instructions = folder / "ATen/native/cuda/AttnIntrinsics.cuh"
+    instructions.parent.mkdir(parents=True)
+    instructions.write_text('#include "cuda_emulator.h"\n')
+    folders = [folder, ROOT / "aten/src", Path(torch.__file__).parent / "include", HERE]
+    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in folders)]
     subprocess.run(["c++", *flags, str(HERE / "cuda_tiles.cpp"), "-o", str(library)], check=True)
     function = ctypes.CDLL(str(library)).attn_tiles
 

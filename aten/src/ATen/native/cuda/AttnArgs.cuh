@@ -88,7 +88,7 @@ enum class Kernel { forward, backward_rows, backward_cols, sum_parts };
 // kernel made for that width serves.
 template <typename A>
 bool are_whole(int width, const Operand<A>& a, const Operand<A>& b) {
-  return A::kWholeKernels && a.lines * kLine<A> == width &&
+  return width <= A::kWidestWhole && a.lines * kLine<A> == width &&
       b.lines * kLine<A> == width;
 }
 

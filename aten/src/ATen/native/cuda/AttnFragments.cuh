@@ -4,8 +4,8 @@
 // instructions spread them. With group = lane / 4 and member = lane % 4 a lane
 // holds
 //
-//     c[0], c[1]   of row group,      at positions 2 * member and 2 * member +
-//     1 c[2], c[3]   of row group + 8,  at the same positions
+//     c[0] and c[1] of row group, at positions 2 * member and the next,
+//     c[2] and c[3] of row group + 8, at the same positions,
 //
 // so two neighbours in a row, a Pair, always lie in one lane. An arithmetic
 // provides, in this layout,
@@ -35,9 +35,9 @@ struct Tile {
   ATTN_DEVICE scalar_t* chunk(int row, int index) const {
     return data + row * stride + (index ^ Arithmetic::swizzle(row)) * kChunk;
   }
-  // Where the chunk r rows and c chunks from (row, column) is, the first a
-  // multiple of 8 rows and the second of 2 chunks. What depends on the lane is
-  // one number; a column exchanges bits of it and a row is added.
+  // Where the chunk r rows and c chunks from (row, column) is. The row is a
+  // multiple of 8, and the column of more chunks than c. What depends on the
+  // lane is one number: a column exchanges bits of it and a row is added.
   ATTN_DEVICE SharedAddress address(int row, int column, int r, int c) const {
     const int line = column / (8 * kChunk), index = column / kChunk % 8;
     const SharedAddress own = shared_address(
@@ -49,8 +49,14 @@ struct Tile {
   ATTN_DEVICE Tile from(int row) const {
     return {data + row * stride, stride};
   }
-  ATTN_DEVICE scalar_t* at(int row, int column) const {
-    return chunk(row, column / kChunk) + column % kChunk;
+  // The number r rows and c columns from (row, column), multiples of 8 both.
+  ATTN_DEVICE scalar_t load(int row, int column, int r, int c) const {
+    scalar_t x;
+    load_shared(
+        x,
+        address(row, column, r, c / kChunk) +
+            c % kChunk * static_cast<int>(sizeof(scalar_t)));
+    return x;
   }
 };
 
@@ -88,9 +94,9 @@ struct HalfCores {
   static constexpr int kStrip = 32; // of them, scored at once
   static constexpr bool kTensorCores = true;
   static constexpr int kUnroll = 4; // steps of the first product
-  // Whether what stands around a product takes as long as the product, so that
-  // kernels for whole operands pay.
-  static constexpr bool kWholeKernels = true;
+  // The widest whole operands that have kernels of their own. They pay where
+  // what stands around a product takes as long as the product.
+  static constexpr int kWidestWhole = 128;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -192,9 +198,11 @@ struct FullPrecision {
     const int group = lane / 4, member = lane % 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int c = column + group + 8 * half, r = row + 2 * member;
-      p0[half] = {*tile.at(r, c), *tile.at(r + 1, c)};
-      p1[half] = {*tile.at(r + 8, c), *tile.at(r + 9, c)};
+      const auto load = [&](int r, int odd) {
+        return tile.load(r, column + 8 * half, 2 * member + odd, group);
+      };
+      p0[half] = {load(row, 0), load(row, 1)};
+      p1[half] = {load(row + 8, 0), load(row + 8, 1)};
     }
   }
 };
@@ -202,8 +210,8 @@ struct FullPrecision {
 // float32 in TensorFloat-32 on tensor cores.
 //
 // The second product's depth is summed in the order in which the lanes hold it:
-// member m gives positions 2 * m (as the mma's m-th) and 2 * m + 1 (as its m +
-// 4 th), and the wide operand is read to match.
+// member m gives position 2 * m as the mma's number m and position 2 * m + 1 as
+// its number m + 4, and the wide operand is read to match.
 struct TF32Cores : FullPrecision<float, TF32Cores> {
   using Left = Matrices;
   using Right = Matrices;
@@ -215,7 +223,7 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = true;
   static constexpr int kUnroll = 4; // steps of the first product
-  static constexpr bool kWholeKernels = false;
+  static constexpr int kWidestWhole = 0;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
@@ -248,8 +256,8 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
     for (int eight = 0; eight < 2; ++eight) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x.word[eight][i] = to_tf32(float_bits(*tile.at(
-            row + 8 * eight + 2 * member + i % 2, column + group + i / 2 * 8)));
+        x.word[eight][i] = to_tf32(float_bits(tile.load(
+            row + 8 * eight, column + i / 2 * 8, 2 * member + i % 2, group)));
       }
     }
     return x;
@@ -299,7 +307,7 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   static constexpr int kStrip = 16;
   static constexpr bool kTensorCores = true;
   static constexpr int kUnroll = 2; // steps of the first product
-  static constexpr bool kWholeKernels = false;
+  static constexpr int kWidestWhole = 0;
 
   // Half a warp reads four rows of two chunks at a time, either neighbours or
   // every second row: the four get different pairs of chunks.
@@ -313,7 +321,7 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       x.value[i / 2][i % 2] =
-          *tile.at(row + group + i % 2 * 8, depth + member + i / 2 * 4);
+          tile.load(row + i % 2 * 8, depth, group, member + i / 2 * 4);
     }
     return x;
   }
@@ -328,8 +336,8 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
     Wide x;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      x.value[i / 4][i / 2 % 2][i % 2] = *tile.at(
-          row + i / 4 * 8 + 2 * member + i / 2 % 2, column + group + i % 2 * 8);
+      x.value[i / 4][i / 2 % 2][i % 2] = tile.load(
+          row + i / 4 * 8, column + i % 2 * 8, 2 * member + i / 2 % 2, group);
     }
     return x;
   }
@@ -379,13 +387,10 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   static constexpr int kStrip = 32;
   static constexpr bool kTensorCores = false;
   static constexpr int kUnroll = 1;
-  static constexpr bool kWholeKernels = false;
+  static constexpr int kWidestWhole = 64;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
-  }
-  ATTN_DEVICE static Four load(Tile<FloatLanes> tile, int row, int column) {
-    return *reinterpret_cast<const Four*>(tile.chunk(row, column / 4));
   }
   // Row r of those from a multiple of 8 on, columns of tiles n and n + 1 from a
   // multiple of 32 on. Written out so that the swizzle is known when compiling:
@@ -401,18 +406,24 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
         4 * ((lane % 4) ^ (r & 3));
     return *reinterpret_cast<const Four*>(from + ((8 * n) ^ (4 * (r & 4))));
   }
+  ATTN_DEVICE static Four
+  load(Tile<FloatLanes> tile, int row, int column, int r) {
+    Four x;
+    load_shared(x.value, tile.address(row, column, r, 0));
+    return x;
+  }
   ATTN_DEVICE static Left
   load_left(Tile<FloatLanes> tile, int row, int depth, int lane) {
     const int group = lane / 4;
-    return {
-        {load(tile, row + group, depth), load(tile, row + group + 8, depth)}};
+    return {{load(tile, row, depth, group), load(tile, row + 8, depth, group)}};
   }
   ATTN_DEVICE static Right
   load_right(Tile<FloatLanes> tile, int row, int depth, int lane) {
-    const int first = row + 2 * (lane % 4);
+    const int first = 2 * (lane % 4);
     return {
-        {{load(tile, first, depth), load(tile, first + 1, depth)},
-         {load(tile, first + 8, depth), load(tile, first + 9, depth)}}};
+        {{load(tile, row, depth, first), load(tile, row, depth, first + 1)},
+         {load(tile, row + 8, depth, first),
+          load(tile, row + 8, depth, first + 1)}}};
   }
   ATTN_DEVICE static void multiply(
       float (&c0)[4],

@@ -365,12 +365,13 @@ struct Place {
 };
 
 // The blocks that a multiprocessor shall hold at a time.
-template <int kWidth, bool kWhole>
-constexpr int kResident = kWhole && kWidth == 64 ? 3 : 2;
+template <typename A, int kWidth, bool kWhole>
+constexpr int kResident =
+    kWhole && kWidth == 64 && sizeof(typename A::scalar_t) == 2 ? 3 : 2;
 
 // output = tanh(q @ k^T) @ v, and attn on the way
 template <typename A, int kWidth, int kRows, bool kWhole>
-__global__ void __launch_bounds__(kThreads, kResident<kWidth, kWhole>)
+__global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
     forward(ForwardArgs<A> args) {
 #ifdef ATTN_TILES
   constexpr int kWalk = A::kWalk, kTiles = A::kStrip / 8;
@@ -436,7 +437,7 @@ __global__ void __launch_bounds__(kThreads, kResident<kWidth, kWhole>)
 
 // grad_q = X @ k, X = (grad_attn + grad_output @ v^T) * (1 - attn^2)
 template <typename A, int kWidth, int kRows, bool kWhole>
-__global__ void __launch_bounds__(kThreads, kResident<kWidth, kWhole>)
+__global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
     backward_rows(BackwardArgs<A> args) {
 #ifdef ATTN_TILES
   constexpr int kWalk = A::kWalk, kTiles = A::kStrip / 8;
@@ -638,16 +639,20 @@ const void* kernel_of(Kernel kernel) {
   return nullptr;
 }
 
-template <typename A>
-const void* kernel_of(Kernel kernel, int width, bool whole) {
-  if constexpr (A::kWholeKernels) {
+template <typename A, int kWidth>
+const void* kernel_of(Kernel kernel, bool whole) {
+  if constexpr (kWidth <= A::kWidestWhole) {
     if (whole) {
-      return width == 64 ? kernel_of<A, 64, true>(kernel)
-                         : kernel_of<A, 128, true>(kernel);
+      return kernel_of<A, kWidth, true>(kernel);
     }
   }
-  return width == 64 ? kernel_of<A, 64, false>(kernel)
-                     : kernel_of<A, 128, false>(kernel);
+  return kernel_of<A, kWidth, false>(kernel);
+}
+
+template <typename A>
+const void* kernel_of(Kernel kernel, int width, bool whole) {
+  return width == 64 ? kernel_of<A, 64>(kernel, whole)
+                     : kernel_of<A, 128>(kernel, whole);
 }
 
 } // namespace at::native::attn_tile
