@@ -87,8 +87,12 @@ inline Grid make_grid(
     int64_t walk,
     int64_t attn_bytes,
     int64_t part_bytes) {
+  // The most there is, not shared_bytes: other threads launch this kernel too,
+  // for other widths.
   C10_CUDA_CHECK(cudaFuncSetAttribute(
-      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+      kernel,
+      cudaFuncAttributeMaxDynamicSharedMemorySize,
+      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)));
   int resident = 0;
   C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
       &resident, kernel, kThreads, shared_bytes));
