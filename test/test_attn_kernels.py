@@ -40,9 +40,8 @@ def make_inputs(n, d, e, dtype, scale=1.0, draw=0):
     """q (n, d), k (n, d), v (n, e), grad_output (n, e), grad_attn (n, n); scores have about the deviation `scale`."""
     generator = torch.Generator().manual_seed(((n * 211 + d) * 211 + e) * 211 + draw)
     shapes = ((n, d), (n, d), (n, e), (n, e), (n, n))
-    tensors = [
-        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes
-    ]
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    tensors = [torch.randn(shape, generator=generator, dtype=wide) for shape in shapes]
     root = (scale / max(d, 1) ** 0.5) ** 0.5
     return [(t * root if i < 2 else t).to(dtype) for i, t in enumerate(tensors)]
 
@@ -222,6 +221,21 @@ class TestAttnKernels(TestCase):
         ):
             self.assertEqual(got.isnan(), plain.isnan())
 
+    @parametrize("n", (6, 7))
+    @parametrize("dtype", DTYPES)
+    def test_infinity_stays_in_its_row(self, dtype, n):
+        """Nothing beyond the last column, which an odd N pairs with it, may meet an infinity and become NaN."""
+        inf = float("inf")
+        q, k, v, grad_output, _ = make_inputs(n, 3, 4, dtype)
+        q[1] = torch.tensor([inf, 0.0, 0.0])
+        output, attn = torch.attn(q, k.abs(), v)
+        self.assertEqual(attn[1], torch.ones(n, dtype=dtype))
+        self.assertTrue(output.isfinite().all())
+        grad_output[2] = torch.tensor([inf, 0.0, 0.0, 0.0])
+        grad_q = backward(grad_output, None, q, k.abs(), v.abs(), attn / 2)[0]
+        self.assertEqual(grad_q[2], torch.full((3,), inf, dtype=dtype))
+        self.assertTrue(grad_q[torch.arange(n) != 2].isfinite().all())
+
     @parametrize("dtype", (torch.float32, torch.float64, torch.float16))
     def test_denormals_and_zero_are_exact(self, dtype):
         tiny = torch.finfo(dtype).smallest_normal
@@ -246,7 +260,7 @@ class TestAttnKernels(TestCase):
             self.assertEqual(mirrored, -attn, atol=0, rtol=0)
 
     def test_tanh_within_two_ulp(self):
-        # Every 4001st float from 0 up to the largest; bench/tanh_ulp.py takes all of them.
+        # Every 4001st float from 0 up to the largest
         bits = torch.arange(0, 0x7F800000, 4001, dtype=torch.int64).to(torch.int32)
         self.check_float32(bits.view(torch.float32))
 
@@ -423,7 +437,7 @@ print(*run(4096))
         self.assertGreater(forward, 0.9 * whole)
         self.assertLess(forward, 1.1 * whole + 2**21)
         # Complex products are the BLAS's, which has buffers of its own.
-        self.assertLess(back, (0.15 if dtype.is_complex else 0.1) * whole + 2**21)
+        self.assertLess(back, (0.25 if dtype.is_complex else 0.1) * whole + 2**21)
 
     @unittest.skipIf(available_memory() < 6 * 2**30, "needs 6 GiB of memory")
     def test_more_than_int32_elements(self):

@@ -187,6 +187,13 @@ inline void prefetch_next(const scalar_t* attn, int64_t row, int64_t columns) {
 #endif
 }
 
+// Zeros from n on: there, an infinite row times the zeros beyond the columns is
+// not a number, and the last of an odd number of columns makes a pair with it.
+template <typename V>
+inline V without_beyond(const V& x, int64_t n) {
+  return n < V::size() ? V::set(V(0), x, n) : x;
+}
+
 // attn (n) <- tanh(scores); left <- attn
 template <typename scalar_t, typename U, typename T>
 inline void tanh_row(const T* scores, scalar_t* attn, U* left, int64_t n) {
@@ -202,8 +209,10 @@ inline void tanh_row(const T* scores, scalar_t* attn, U* left, int64_t n) {
           first, attn_tile::tanh(Vectorized<T>::loadu(next)));
     }
     result.store(attn + j, std::min<int64_t>(Vec::size(), n - j));
-    if constexpr (std::is_same_v<U, Pair> || std::is_same_v<scalar_t, T>) {
-      result.store(left + j / Unit<U>::group);
+    if constexpr (std::is_same_v<U, Pair>) {
+      without_beyond(result, n - j).store(left + j / Unit<U>::group);
+    } else if constexpr (std::is_same_v<scalar_t, T>) {
+      result.store(left + j);
     } else {
       auto [low, high] = vec::convert_to_float<scalar_t>(result);
       low.store(left + j);
@@ -336,7 +345,11 @@ inline void backward_tile(
   };
   const auto grad_scores = [&](int64_t r, int64_t c, const Vec& a) {
     const Vec one(T(1)), grad = Vec::loadu(grad_attn + r * kPanel<T> + c);
-    return grad * ((one - a) * (one + a));
+    const Vec result = grad * ((one - a) * (one + a));
+    if constexpr (std::is_same_v<U, Pair>) {
+      return without_beyond(result, columns - c);
+    }
+    return result;
   };
   for (int64_t r = 0; r < rows; r += group) {
     for (int64_t c = 0; c < columns; c += Vec::size()) {
