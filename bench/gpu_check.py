@@ -177,6 +177,30 @@ def empty() -> None:
 
 
 @check_of
+def messages() -> None:
+    """inputs that do not fit are refused before a kernel sees them, in the operator's own words"""
+    tensors = inputs(20, 3, 4, torch.float32)
+    attn, grad = torch.attn(*tensors).attn, random(20, 4, dtype=torch.float32)
+    for i in range(3):
+        mixed = [t.cpu() if i == j else t for j, t in enumerate(tensors)]
+        short = [t[:8] if i == j else t for j, t in enumerate(tensors)]
+        for call, message in (
+            (lambda given=mixed: torch.attn(*given), "attn: expected q, k and v to be on the same device"),
+            (lambda given=short: torch.attn(*given), "attn: expected q, k and v to have the same number of rows"),
+            (
+                lambda given=short: torch.ops.aten._attn_backward(grad, None, *given, attn, [True] * 3),
+                "_attn_backward: expected",
+            ),
+        ):
+            try:
+                call()
+            except RuntimeError as error:
+                assert message in str(error), str(error)
+            else:
+                raise AssertionError(f"not refused: {message}")
+
+
+@check_of
 def special_values() -> None:
     """infinities, NaN, zero and saturation stay where they belong"""
     for dtype in DTYPES[:4]:

@@ -222,6 +222,40 @@ class TestGradients(TestCase):
                 if ours is not None:
                     assert_as_good(ours, theirs, right)
 
+    def test_the_backward_operator_refuses_what_does_not_fit(self):
+        grad_output, grad_attn, q, k, v, attn = make(
+            (5, 4), (5, 5), (5, 3), (5, 3), (5, 4), (5, 5), requires_grad=False
+        )
+        given = [grad_output, grad_attn, q, k, v, attn]
+        names = ["grad_output", "grad_attn", "q", "k", "v", "attn"]
+
+        def refused(message, name, value, mask=(True, True, True)):
+            args = [
+                value if name == x else y for x, y in zip(names, given, strict=True)
+            ]
+            with self.assertRaisesRegex(RuntimeError, f"_attn_backward: {message}"):
+                aten._attn_backward(*args, mask)
+
+        for name in "q", "k", "v":
+            refused(f"expected {name}, which output_mask asks for, but", name, None)
+        for i, name in enumerate(names[:5]):
+            refused(r"expected \w+ to have size \[5, \d\], but", name, given[i][:4])
+            refused(f"expected {name} to have the dtype", name, given[i].float())
+            refused(r"expected \w+ to have size", name, given[i][0])
+        refused(r"expected \w+ to have size", "q", q[:, :2])
+        refused(r"expected \w+ to have size", "v", v[:, :2])
+        for wrong in attn[0], attn[:4]:
+            refused("expected attn to be square, but got size", "attn", wrong)
+
+    def test_a_hook_that_returns_another_size_is_refused(self):
+        inputs = make_inputs(16, 3, 4)
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: x, lambda x: x if x.shape[0] == x.shape[1] else x[:8].clone()
+        ):
+            output = torch.attn(*inputs).output
+        with self.assertRaisesRegex(RuntimeError, r"to have size \[16, "):
+            output.sum().backward()
+
     @in_precise_dtypes
     @of_all_sizes
     def test_gradcheck(self, sizes, dtype):
@@ -525,7 +559,16 @@ class TestAutocast(TestCase):
                 torch.attn(q, k.bfloat16(), v).output.dtype, torch.bfloat16
             )
 
-    @parametrize("key", ["AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMTIA"])
+    @parametrize(
+        "key",
+        [
+            "AutocastCPU",
+            "AutocastCUDA",
+            "AutocastXPU",
+            "AutocastMTIA",
+            "AutocastMPS",
+        ],
+    )
     def test_every_list_has_it(self, key):
         self.assertTrue(
             torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
@@ -813,6 +856,13 @@ class TestTools(TestCase):
                         sum(loss).backward()
                 counts.append(counter.get_total_flops())
             self.assertEqual(*counts, msg=f"{wanted} {used}")
+
+    def test_flop_counter_without_gradients(self):
+        q, k, v = make_inputs(requires_grad=False)
+        attn = torch.attn(q, k, v).attn
+        with FlopCounterMode(display=False) as counter:
+            aten._attn_backward(None, None, q, k, v, attn, [True] * 3)
+        self.assertEqual(counter.get_total_flops(), 0)
 
     @parametrize("use_reentrant", [True, False])
     def test_checkpointing(self, use_reentrant):

@@ -9,7 +9,8 @@ aten = torch.ops.aten
 
 def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
     # A decomposition is also what meta and fake tensors run, so it refuses what the kernels refuse.
-    shapes = [tuple(t.shape) for t in (q, k, v)]
+    def size(t: Tensor) -> str:
+        return f"({', '.join(map(str, t.shape))})"
 
     def given(values: list) -> str:
         return "got q {}, k {}, v {}".format(*values)
@@ -18,7 +19,7 @@ def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         torch._check(
             t.dim() == 2,
             lambda: (
-                f"attn: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {tuple(t.shape)}"
+                f"attn: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {size(t)}"
             ),
         )
     torch._check(
@@ -49,14 +50,14 @@ def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
         torch._check(
             q.shape[0] == t.shape[0],
             lambda: (
-                f"attn: expected q, k and v to have the same number of rows, but {given(shapes)}"
+                f"attn: expected q, k and v to have the same number of rows, but {given([size(t) for t in (q, k, v)])}"
             ),
         )
     torch._check(
         q.shape[1] == k.shape[1],
         lambda: (
             "attn: expected q and k to have the same number of columns, "
-            f"but got q {tuple(q.shape)}, k {tuple(k.shape)}"
+            f"but got q {size(q)}, k {size(k)}"
         ),
     )
 

@@ -28,12 +28,13 @@ def _attn_backward_flop(
 ) -> int:
     """Count flops for the products of attn's backward that its gradients and output_mask leave over."""
     n, _ = attn_shape
+    scores = grad_output_shape is not None or grad_attn_shape is not None
     width = 0
     if (output_mask[0] or output_mask[1]) and grad_output_shape is not None:
         width += grad_output_shape[1]  # grad_output @ v^H
-    if output_mask[0] and k_shape is not None:
+    if output_mask[0] and scores:
         width += k_shape[1]  # grad_scores @ conj(k)
-    if output_mask[1] and q_shape is not None:
+    if output_mask[1] and scores:
         width += q_shape[1]  # grad_scores^T @ conj(q)
     if output_mask[2] and grad_output_shape is not None:
         width += grad_output_shape[1]  # attn^H @ grad_output

@@ -77,8 +77,9 @@ def error_inputs_attn(op_info, device, **kwargs):
 
     for i, name in enumerate(names):
         for shape in ((), (2,), (2, 3, 4)):
+            size = ", ".join(map(str, shape))
             yield error(*map(make_arg, replaced(i, shape)),
-                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size (")
+                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size ({size})")
 
     for i in range(3):
         q, k, v = replaced(i, (5, shapes[i][1]))
@@ -97,7 +98,8 @@ def error_inputs_attn(op_info, device, **kwargs):
         yield error(q, k, v, "q, k and v to have the same dtype, but got "
                     f"q {dtypes[0]}, k {dtypes[1]}, v {dtypes[2]}")
 
-    for dtype, name in ((torch.int64, "Long"), (torch.bool, "Bool"), (torch.complex32, "ComplexHalf")):
+    for dtype, name in ((torch.int64, "Long"), (torch.bool, "Bool"), (torch.complex32, "ComplexHalf"),
+                        (torch.float8_e4m3fn, "Float8_e4m3fn")):
         yield error(*(make_arg(shape, dtype=dtype) for shape in shapes),
                     f"floating point or complex inputs, but got {name}")
 

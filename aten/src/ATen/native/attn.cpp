@@ -55,6 +55,12 @@ void check_matrix(const Tensor& t, const char* name) {
       shape(t));
 }
 
+// The dtypes for which torch.attn is defined.
+bool is_supported(ScalarType dtype) {
+  return dtype == kHalf || dtype == kBFloat16 || dtype == kFloat ||
+      dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
+}
+
 // The first write to every 4 KiB page of a large new tensor is a page fault,
 // which together take longer than all the arithmetic; 2 MiB pages are zeroed
 // ten times faster.
@@ -74,8 +80,8 @@ Tensor value(const std::optional<Tensor>& t) {
   return t.value_or(Tensor());
 }
 
-Tensor contiguous(const std::optional<Tensor>& t) {
-  return t.has_value() && t->defined() ? t->contiguous() : Tensor();
+Tensor contiguous(const Tensor& t) {
+  return t.defined() ? t.contiguous() : t;
 }
 
 // What attn_backward_stub does, composed for a few rows of attn at a time, so
@@ -145,8 +151,7 @@ void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
       ", v ",
       v.scalar_type());
   TORCH_CHECK(
-      (isFloatingType(dtype) && !isFloat8Type(dtype)) ||
-          dtype == kComplexFloat || dtype == kComplexDouble,
+      is_supported(dtype),
       "attn: expected floating point or complex inputs, but got ",
       dtype);
   // Two checks, so that symbolic sizes learn two plain equalities.
@@ -166,6 +171,66 @@ void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
       shape(q),
       ", k ",
       shape(k));
+}
+
+void check_attn_backward_inputs(
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    const std::array<bool, 3>& output_mask) {
+  TORCH_CHECK(
+      attn.dim() == 2 && attn.size(0) == attn.size(1),
+      "_attn_backward: expected attn to be square, but got size ",
+      attn.sizes());
+  const bool any = grad_output.defined() || grad_attn.defined();
+  const bool from_output =
+      (output_mask[0] || output_mask[1]) && grad_output.defined();
+  const auto columns = [](const Tensor& t, const Tensor& other) {
+    const Tensor& first = t.defined() ? t : other;
+    return first.defined() && first.dim() == 2 ? first.size(1) : 0;
+  };
+  const int64_t n = attn.size(0), d = columns(q, k),
+                e = columns(v, grad_output);
+  const auto check =
+      [&](const Tensor& t, const char* name, int64_t size, bool needed) {
+        TORCH_CHECK(
+            t.defined() || !needed,
+            "_attn_backward: expected ",
+            name,
+            ", which output_mask asks for, but got None");
+        if (!t.defined()) {
+          return;
+        }
+        TORCH_CHECK(
+            t.dim() == 2 && t.size(0) == n && t.size(1) == size,
+            "_attn_backward: expected ",
+            name,
+            " to have size ",
+            IntArrayRef({n, size}),
+            ", but got ",
+            t.sizes());
+        TORCH_CHECK(
+            t.scalar_type() == attn.scalar_type() &&
+                t.device() == attn.device(),
+            "_attn_backward: expected ",
+            name,
+            " to have the dtype and device of attn, which are ",
+            attn.scalar_type(),
+            " and ",
+            attn.device(),
+            ", but got ",
+            t.scalar_type(),
+            " and ",
+            t.device());
+      };
+  check(q, "q", d, output_mask[1] && any);
+  check(k, "k", d, output_mask[0] && any);
+  check(v, "v", e, from_output);
+  check(grad_output, "grad_output", e, false);
+  check(grad_attn, "grad_attn", n, false);
 }
 
 // Every backend without kernels of its own, symbolic sizes included.
@@ -197,8 +262,9 @@ attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 // With X = (grad_attn + grad_output @ v^H) * conj(1 - attn^2):
-//   grad_q = X @ conj(k)    grad_k = X^T @ conj(q)    grad_v = attn^H @
-//   grad_output
+//   grad_q = X @ conj(k)
+//   grad_k = X^T @ conj(q)
+//   grad_v = attn^H @ grad_output
 // An undefined gradient has no term; what has no term or is not asked for in
 // output_mask is undefined.
 std::tuple<Tensor, Tensor, Tensor> _attn_backward(
@@ -245,13 +311,16 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
+  const Tensor q = value(q_), k = value(k_), v = value(v_);
+  check_attn_backward_inputs(
+      grad_output, grad_attn, q, k, v, attn, output_mask);
   const bool any = grad_output.defined() || grad_attn.defined();
   Tensor grad_q, grad_k, grad_v;
   if (output_mask[0] && any) {
-    grad_q = at::detail::empty_cpu({attn.size(0), k_->size(1)}, attn.options());
+    grad_q = at::detail::empty_cpu(k.sizes(), attn.options());
   }
   if (output_mask[1] && any) {
-    grad_k = at::detail::empty_cpu({attn.size(0), q_->size(1)}, attn.options());
+    grad_k = at::detail::empty_cpu(q.sizes(), attn.options());
   }
   if (output_mask[2] && grad_output.defined()) {
     grad_v = at::detail::empty_cpu(grad_output.sizes(), attn.options());
@@ -261,26 +330,18 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     // Nothing to fill.
   } else if (attn.is_complex()) {
     attn_backward_by_rows(
-        grad_q,
-        grad_k,
-        grad_v,
-        grad_output,
-        grad_attn,
-        value(q_),
-        value(k_),
-        value(v_),
-        attn);
+        grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
   } else {
     attn_backward_stub(
         kCPU,
         grad_q,
         grad_k,
         grad_v,
-        contiguous(grad_output_),
+        contiguous(grad_output),
         grad_attn,
-        contiguous(q_),
-        contiguous(k_),
-        contiguous(v_),
+        contiguous(q),
+        contiguous(k),
+        contiguous(v),
         attn.contiguous());
   }
   return std::make_tuple(

@@ -4,6 +4,8 @@
 
 #include <ATen/native/DispatchStub.h>
 
+#include <array>
+
 namespace at {
 class Tensor;
 }
@@ -11,9 +13,21 @@ class Tensor;
 namespace at::native {
 
 // Raises a clear error unless q is (N, D), k (N, D), v (N, E), all on one
-// device and of one floating point or complex dtype.
+// device and of one dtype: float16, bfloat16, float32, float64, complex64 or
+// complex128.
 TORCH_API void
 check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v);
+
+// Raises a clear error unless attn is (N, N), whatever else is defined fits it
+// in size, dtype and device, and what output_mask needs is defined.
+TORCH_API void check_attn_backward_inputs(
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    const std::array<bool, 3>& output_mask);
 
 // Fills output (N, E) and attn (N, N). All are contiguous.
 using attn_fn = void (*)(

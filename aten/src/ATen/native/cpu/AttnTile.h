@@ -16,7 +16,8 @@ inline namespace CPU_CAPABILITY {
 
 using vec::Vectorized;
 
-// Minimax polynomials, lowest power first (bench/tanh_fit.py makes them):
+// Minimax polynomials in relative error, by Remez's algorithm, lowest power
+// first:
 // exp(r) = 1 + r + r^2 P(r) for |r| <= ln(2)/2, and, with s = x^2,
 // tanh(x) = x + x s Q(s) for |x| <= 1.
 template <typename T>

@@ -221,6 +221,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
   const c10::DeviceGuard guard(attn_.device());
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const Tensor q = value(q_), k = value(k_), v = value(v_);
+  check_attn_backward_inputs(
+      grad_output, grad_attn, q, k, v, attn_, output_mask);
   const Tensor attn = attn_.contiguous();
   const bool any = grad_output.defined() || grad_attn.defined();
   const bool want_q = output_mask[0] && any, want_k = output_mask[1] && any;

@@ -3,6 +3,8 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
+#include <c10/util/irange.h>
+
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
@@ -41,6 +43,12 @@ void check_matrix(const Tensor& t, const char* name) {
       shape(t));
 }
 
+// The dtypes for which torch.attn is defined.
+bool is_supported(ScalarType dtype) {
+  return dtype == kHalf || dtype == kBFloat16 || dtype == kFloat ||
+      dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
+}
+
 void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_matrix(q, "q");
   check_matrix(k, "k");
@@ -63,8 +71,7 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
       ", v ",
       v.scalar_type());
   TORCH_CHECK(
-      isFloatingType(dtype) && !isFloat8Type(dtype) || dtype == kComplexFloat ||
-          dtype == kComplexDouble,
+      is_supported(dtype),
       "attn: expected floating point or complex inputs, but got ",
       dtype);
   // Two checks, so that symbolic sizes learn two plain equalities.
