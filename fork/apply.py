@@ -25,8 +25,7 @@ def run(args: argparse.Namespace) -> int:
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
     steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
-    if checkout.git("branch", "--list", args.branch):
-        raise ForkError(f"{args.tree} has a branch {args.branch} already: give another by --branch")
+    _refuse_branch(checkout, args.branch)
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
     if untracked:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
@@ -35,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
         print(f"{len(steps)} commits would go on branch {args.branch}; nothing was changed")
         return 0
     last = commit_steps(checkout, steps)
-    checkout.git("switch", "--quiet", "--create", args.branch, last)
+    # The branch first: git refuses a name before it touches a file, and `switch --create` only after.
+    checkout.git("branch", args.branch, last)
+    checkout.git("switch", "--quiet", args.branch)
     print(checkout.git("log", "--oneline", "--reverse", f"{checkout.head}..{last}"), end="")
     print(f"{len(steps)} commits are on branch {args.branch} of {args.tree}")
     return 0
@@ -58,6 +59,19 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
             lines.append(f"   {added} {actual}: {where(series, step.pr, path)}")
         before = step.texts
     return "\n".join(lines) + "\n"
+
+
+def _refuse_branch(checkout: Checkout, name: str) -> None:
+    try:
+        checkout.git("check-ref-format", "--branch", name)
+    except ForkError as error:
+        raise ForkError(f"git has no branch of the name {name!r}: give another by --branch") from error
+    names = checkout.git("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    for other in names:
+        if other == name:
+            raise ForkError(f"{checkout.path} has a branch {name} already: give another by --branch")
+        if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
+            raise ForkError(f"git keeps no branch {name} beside the branch {other}: give another by --branch")
 
 
 def _in_the_way(checkout: Checkout, path: str) -> bool:

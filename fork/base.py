@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import csv
+import fcntl
 import hashlib
 import importlib.metadata
 import os
@@ -14,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,26 +141,44 @@ def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
     pin = f"torch==={version}" if cuda == "on" else f"torch=={version}"
     home = bases / (version + ("-cuda" if cuda == "on" else ""))
     python = home / "bin/python"
-    if not (home / "complete").exists():
-        shutil.rmtree(home, ignore_errors=True)
-        print(f"base     getting torch {version} into {home}", flush=True)
-        commands = [
-            [sys.executable, "-m", "venv", str(home)],
-            [str(python), "-m", "pip", "install", "--quiet", pin],
-            [str(python), "-m", "pip", "install", "--quiet", "-r", str(requirements)],
-        ]
-        for command in commands:
-            result = subprocess.run(command, capture_output=True, text=True)
-            if result.returncode != 0:
-                reason = next((line for line in result.stderr.splitlines() if line.startswith("ERROR")), "pip failed")
-                raise ForkError(f"torch {version} could not be installed: {reason.removeprefix('ERROR: ')}")
-        (home / "complete").touch()
+    with alone(bases / f"{home.name}.lock", f"torch {version} is being installed"):
+        if not (home / "complete").exists():
+            _install(home, version, [[pin], ["-r", str(requirements)]])
     return installed(python)
+
+
+def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    print(f"base     getting torch {version} into {home}", flush=True)
+    pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
+    for command in [[sys.executable, "-m", "venv", str(home)], *([*pip, *wish] for wish in wishes)]:
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            lines = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
+            reason = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
+            raise ForkError(f"torch {version} could not be installed: {reason.removeprefix('ERROR: ')}")
+    (home / "complete").touch()
+
+
+@contextlib.contextmanager
+def alone(lock: Path, elsewhere: str) -> Iterator[None]:
+    """Waits until no other process is inside with this file; says that it waits, and why."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"wait     {elsewhere}", flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def check_tools(base: Base) -> Path:
     """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
-    compiler = shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++")
+    wished = os.environ.get("CXX")
+    compiler = shutil.which(wished) if wished else shutil.which("c++") or shutil.which("g++")
+    if compiler is None and wished:
+        raise ForkError(f"the compiler {wished}, which CXX names, was not found: install it or set CXX to another")
     if compiler is None:
         raise ForkError("no C++ compiler was found: install g++ 11 or later (Debian: `apt-get install g++`) or set CXX")
     headers = subprocess.run(

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from fork import base as bases
 from fork import cuda, tree
-from fork.base import Base
+from fork.base import Base, alone
 from fork.compile import Job, compile_fork, digest
 from fork.errors import ForkError
 from fork.series import PullRequest, Series
+from fork.telling import told_plainly
 from fork.weave import weave_all
 
 HERE = Path(__file__).parent
@@ -59,6 +56,7 @@ class Fork:
                     self.base.python,
                     self.base.site,
                     self.cuda,
+                    str(cuda.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else "",
                     os.environ.get("CXX"),
                     os.environ.get("TORCH_CUDA_ARCH_LIST"),
                     sys.version,
@@ -71,7 +69,7 @@ class Fork:
         """Whether there is no good build, or one of something else."""
         try:
             return str(json.loads((self.site / "fork.json").read_text())["digest"]) != self.digest()
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, KeyError):
             return True
 
 
@@ -89,7 +87,7 @@ class Clock:
 
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
-    with _told_plainly(fork.home), _alone(fork.home):
+    with told_plainly(fork.home), alone(fork.home / "lock", f"another build of {fork.home.name} is running"):
         if not fork.stale():
             print(f"current  {fork.pr.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
             return fork.site
@@ -207,7 +205,8 @@ def _probe(base: Base) -> dict[str, object]:
     result = subprocess.run([base.python, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
     if result.returncode != 0:
         raise ForkError(
-            f"torch {base.version} in {base.site} cannot be imported: {result.stderr.strip().splitlines()[-1]}"
+            f"torch {base.version} in {base.site} cannot be imported: "
+            f"{(result.stderr.strip().splitlines() or [f'it ended with status {result.returncode}'])[-1]}"
         )
     probe: dict[str, object] = json.loads(result.stdout)
     return probe
@@ -247,30 +246,3 @@ def _publish(fork: Fork, stage: Path) -> None:
     for old in fork.home.glob("site-*"):
         if old not in (final, previous):
             shutil.rmtree(old, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Waits until no other build of this fork runs."""
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"wait     another build of {home.name} is running", flush=True)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-@contextlib.contextmanager
-def _told_plainly(home: Path) -> Iterator[None]:
-    """Turns the file system's refusals into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or home
-        if error.errno == errno.ENOSPC:
-            raise ForkError(f"the disk is full at {where}: free some space and build again") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ForkError(f"{where} cannot be written: choose a writable folder with --build") from error
-        raise ForkError(f"{where}: {error.strerror}") from error

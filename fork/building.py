@@ -12,6 +12,8 @@ from fork.build import Fork, build
 from fork.errors import ForkError
 from fork.series import Series
 
+# The tool's own, whatever stack --root names.
+REQUIREMENTS = Path(__file__).resolve().parent.parent / "requirements.txt"
 # Ends in .pth: Python runs its line at every start. A fork that `fork run` chose goes before the installed one.
 PTH = "fork.pth"
 LINE = "import os, sys; sys.path.insert(0, os.environ.get('TORCH_FORK') or {site!r})\n"
@@ -31,10 +33,7 @@ def chosen(args: argparse.Namespace) -> Fork:
     series = Series.load(root)
     folder: Path = (args.build or root / "build").absolute()
     pr = series.find(args.pr) if args.pr else series.prs[-1]
-    if args.torch:
-        base = bases.obtain(args.torch, args.cuda, folder / "bases", root / "requirements.txt")
-    else:
-        base = bases.installed()
+    base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
     return Fork(series, pr, base, args.cuda, folder)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from fork import base as bases
+from fork.base import Base
 from fork.errors import ForkError
 from fork.prefix import Result, build_and_test
 from fork.series import PullRequest, Series
@@ -43,7 +44,7 @@ def run(
         shipped = base.wheel_path(path)
         return (base.site / shipped).read_text() if shipped else None
 
-    problems = [*files(series), *descriptions(series), *weaves(series, read)]
+    problems = [*files(series), *descriptions(series), *absent(series, base), *weaves(series, read)]
     problems += copies(series, base.site)
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not args.static and not problems:
@@ -141,6 +142,14 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
         for container in series.anchors[path].places:
             if (path, container) not in used:
                 yield f"{path}: no fragment uses the anchor {container!r}"
+
+
+def absent(series: Series, base: Base) -> Iterator[str]:
+    """Every fragment of a kind that the base ships has its file there; a misspelt path would go nowhere."""
+    for path, anchor in series.anchors.items():
+        known = base.wheel_path(path) or (anchor.formerly and base.wheel_path(anchor.formerly))
+        if base.new_path(path) and not known:
+            yield f"{path}: the base has no such file"
 
 
 def copies(series: Series, site: Path) -> Iterator[str]:

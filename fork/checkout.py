@@ -116,7 +116,9 @@ def commit_steps(checkout: Checkout, steps: list[Step], **dates: str) -> str:
 
 
 def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> str:
-    command = ["git", "-c", "core.quotePath=false", "-C", str(path), *args]
+    # The user's configuration must change neither what is read here nor the bytes of an export.
+    settings = ("core.quotePath=false", "diff.suppressBlankEmpty=false", "color.ui=false", "format.pretty=medium")
+    command = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(path), *args]
     try:
         done = subprocess.run(
             command,

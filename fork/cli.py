@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 
 from fork.errors import ForkError
+from fork.telling import told_plainly
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,7 +40,15 @@ def main(arguments: list[str] | None = None) -> int:
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(words)
     try:
-        return int(parsed.run(parsed))
+        with told_plainly(parsed.root):
+            return int(parsed.run(parsed))
+    except BrokenPipeError:
+        # Who read the output has seen enough; what Python would flush at its end has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except UnicodeDecodeError as error:
+        print(f"fork: a file of the stack is not UTF-8: {error}", file=sys.stderr)
+        return 1
     except ForkError as error:
         print(f"fork: {error}", file=sys.stderr)
         return 1

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fork import base as bases
 from fork.build import Fork, build, environment
+from fork.building import REQUIREMENTS
 from fork.errors import ForkError
 from fork.series import Series
 
@@ -27,6 +28,7 @@ class Row:
     pr: str
     build: str
     tests: str
+    passed: bool = False
 
     def __str__(self) -> str:
         return f"| {self.release} | {self.pr} | {self.build} | {self.tests} |"
@@ -46,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
     pr = series.find(args.pr) if args.pr else series.prs[-1]
     rows = []
     for release in args.releases or released():
-        rows.append(_try(series, pr.name, release, folder, root))
+        made: list[Path] = []
+        rows.append(_try(series, pr.name, release, folder, root, made))
         print(rows[-1], flush=True)
-        if not args.keep:
-            for left in (*folder.glob(f"bases/{release}"), *folder.glob(f"forks/*-{release}*")):
-                shutil.rmtree(left, ignore_errors=True)
+        for left in made if not args.keep else ():
+            shutil.rmtree(left, ignore_errors=True)
     print("\n| torch | state | build | core tests |\n| --- | --- | --- | --- |")
     print("\n".join(map(str, rows)))
-    return 0 if all(row.tests.endswith("passed") for row in rows) else 1
+    return 0 if all(row.passed for row in rows) else 1
 
 
 def released() -> list[str]:
@@ -68,10 +70,12 @@ def released() -> list[str]:
     return [".".join(map(str, number)) for number in numbers if number >= bases.OLDEST]
 
 
-def _try(series: Series, pr: str, release: str, folder: Path, root: Path) -> Row:
+def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: list[Path]) -> Row:
+    """One row; adds to `made` the folders of this release."""
     try:
-        base = bases.obtain(release, "off", folder / "bases", root / "requirements.txt")
+        base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
         fork = Fork(series, series.find(pr), base, "off", folder)
+        made += [folder / "bases" / release, fork.home]
         start = time.monotonic()
         site = build(fork)
     except ForkError as error:
@@ -91,4 +95,4 @@ def _try(series: Series, pr: str, release: str, folder: Path, root: Path) -> Row
     result = subprocess.run(command, cwd=root, env=environment(site, base.python), capture_output=True, text=True)
     (folder / f"{release}.log").write_text(result.stdout + result.stderr)
     said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
-    return Row(release, pr, took, ", ".join(said) or "none ran")
+    return Row(release, pr, took, ", ".join(said) or "none ran", result.returncode == 0)

@@ -44,14 +44,21 @@ def compile_fork(job: Job) -> dict[str, Path]:
     job.work.mkdir(parents=True, exist_ok=True)
     inputs = job.work / "inputs.cmake"
     settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
-    if not inputs.is_file() or inputs.read_text() != settings or not (job.work / "build.ninja").is_file():
+    configure = [bases.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
+    configure += [f"-DCMAKE_CXX_COMPILER={bases.check_tools(job.base)}"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={bases.which('ninja')}"]
+    if job.toolkit:
+        configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
+    # Written when CMake has succeeded, so that one that failed or was killed runs again.
+    done = job.work / "configured"
+    wanted = "\n".join([*configure, settings])
+    if not done.is_file() or done.read_text() != wanted or not (job.work / "build.ninja").is_file():
+        if not done.is_file() or not done.read_text().startswith("\n".join([*configure, ""])):
+            (job.work / "CMakeCache.txt").unlink(missing_ok=True)  # It would keep the compilers of before.
+        done.unlink(missing_ok=True)
         inputs.write_text(settings)
-        compiler = bases.check_tools(job.base)
-        configure = [bases.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
-        configure += [f"-DCMAKE_CXX_COMPILER={compiler}", f"-DCMAKE_MAKE_PROGRAM={bases.which('ninja')}"]
-        if job.toolkit:
-            configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
         _run(configure, job.work / "configure.log", show=False)
+        done.write_text(wanted)
     _run([bases.which("ninja"), "-C", str(job.work)], job.work / "compile.log", show=True)
     suffix = str(job.probe["suffix"])
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}

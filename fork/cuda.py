@@ -41,7 +41,10 @@ def _find(base: Base) -> Toolkit:
         raise ForkError(
             f"torch {base.version} is a CPU build; `pip install torch==={base.version.split('+')[0]}` has CUDA"
         )
-    nvcc = _nvcc(base)
+    nvcc = compiler(base)
+    if nvcc is None:
+        missing = "install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or set CUDACXX"
+        raise ForkError(f"nvcc was not found: {missing}")
     said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
     release = re.search(r"release (\d+)\.(\d+)", said)
     if release is None or release[1] != base.cuda.split(".")[0]:
@@ -60,7 +63,8 @@ def _find(base: Base) -> Toolkit:
     return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]), includes)
 
 
-def _nvcc(base: Base) -> Path:
+def compiler(base: Base) -> Path | None:
+    """nvcc: the one that CUDACXX names, the toolkit's, or the one of pip beside the base."""
     candidates = [
         os.environ.get("CUDACXX", ""),
         os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc"),
@@ -70,7 +74,7 @@ def _nvcc(base: Base) -> Path:
     for candidate in filter(None, candidates):
         if Path(candidate).is_file():
             return Path(candidate).resolve()
-    raise ForkError("nvcc was not found: install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or set CUDACXX")
+    return None
 
 
 def _architectures(base: Base) -> tuple[str, ...]:

@@ -27,6 +27,17 @@ FLAGS = (
     "--no-cover-letter",
     "--no-base",
     "--encode-email-headers",
+    "--no-signoff",
+    "--no-to",
+    "--no-cc",
+    "--no-add-header",
+    "--filename-max-length=64",
+    "--suffix=.patch",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--no-color",
 )
 
 
@@ -59,22 +70,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    stale = sorted(folder.glob("[0-9][0-9][0-9][0-9]-*.patch"))
+    there = {file.name for file in folder.glob("[0-9][0-9][0-9][0-9]-*.patch")}
+    if there and COVER not in there:
+        raise ForkError(f"{folder / min(there)} is no patch of an export: give an empty folder, or an earlier export's")
     with tempfile.TemporaryDirectory() as made:
         checkout.git("format-patch", *FLAGS, "-o", made, f"{checkout.head}..{last}")
         patches = {file.name: file.read_bytes() for file in sorted(Path(made).glob("*.patch"))}
-    for file in stale:
-        file.unlink()
     patches = {COVER: _cover(checkout, steps, last).encode(), **patches}
     for name, content in patches.items():
         (folder / name).write_bytes(content)
+    for name in there - set(patches):
+        (folder / name).unlink()
     return list(patches)
 
 
 def _cover(checkout: Checkout, steps: list[Step], last: str) -> str:
     who, date = checkout.git("show", "-s", "--format=%an <%ae>%n%aD", last).splitlines()
     titles = "\n".join(f"  {n}. {step.pr.title}" for n, step in enumerate(steps, 1))
-    stat = checkout.git("diff", "--stat=79", "--summary", "--no-renames", checkout.head, last)
+    stat = checkout.git("diff", "--stat=79", "--summary", "--no-renames", "--no-color", checkout.head, last)
     return (
         f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
         f"From: {who}\nDate: {date}\n"

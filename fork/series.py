@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -67,8 +67,10 @@ class Series:
             raise ForkError(f"no stack in {root}: {file} does not exist")
         try:
             data = yaml.safe_load(file.read_text())
-            prs = tuple(PullRequest(pr["name"], pr["title"], tuple(pr["introduces"])) for pr in data["prs"])
+            prs = tuple(map(_pull_request, data["prs"]))
             anchors = {path: _anchor(rules) for path, rules in (data.get("anchors") or {}).items()}
+            if not prs:
+                raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(str(error).split())
             raise ForkError(f"{file} is not a series: {type(error).__name__}: {what}") from error
@@ -108,10 +110,6 @@ class Series:
                     raise ForkError(f"{path} of PR {owner.name} is missing in {self.root}: write it")
         return found
 
-    def is_fragment(self, path: str) -> bool:
-        """Whether a path is woven into upstream's file; else it is a new file, whole."""
-        return path in self.anchors
-
     def _stored(self, path: str, place: int) -> Path:
         return self.root / "stack" / self.prs[place].name / path
 
@@ -136,6 +134,19 @@ class Series:
             double = next((item for item in items if items.count(item) > 1), None)
             if double is not None:
                 raise ForkError(f"{file} has the {kind} {double} twice: name it once")
+
+
+def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
+    name, title, paths = entry["name"], entry["title"], entry["introduces"]
+    for word in (name, title):
+        if not isinstance(word, str):
+            raise ValueError(f"{word!r} is no text: put it in quotes")
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ValueError(f"introduces of PR {name} is no list of paths")
+    for path in map(PurePosixPath, paths):
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"{path} of PR {name} leads out of the stack: write it from PyTorch's top")
+    return PullRequest(name, title, tuple(paths))
 
 
 def _anchor(rules: Mapping[str, Any]) -> Anchor:

@@ -17,14 +17,15 @@ def copy(base: Base, site: Path) -> None:
     """Links the base's packages into `site`; a copy where the file system cannot link."""
     for package in PACKAGES:
         if (base.site / package).is_dir():
-            shutil.copytree(base.site / package, site / package, copy_function=_link, symlinks=True)
+            shutil.copytree(base.site / package, site / package, copy_function=link, symlinks=True)
     # The CUDA libraries find their companions by a path relative to their own.
-    for companion in ("nvidia", "cusparselt", "triton"):
-        if companion != "triton" and (base.site / companion).is_dir():
+    for companion in ("nvidia", "cusparselt"):
+        if (base.site / companion).is_dir():
             (site / companion).symlink_to(base.site / companion)
 
 
-def _link(source: str, target: str) -> None:
+def link(source: str, target: str) -> None:
+    """A hard link, or a copy where the file system has none."""
     try:
         os.link(source, target)
     except OSError:

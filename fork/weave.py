@@ -81,6 +81,8 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
 def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
     WEAVERS.get(PurePosixPath(path).suffix, lines.weave)(edit, fragment)
+    if not edit.insertions and not edit.problems:
+        edit.problem("the fragment adds nothing to the base")
     return edit
 
 

@@ -7,10 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from fork import building
-from fork.base import PACKAGES
+from fork import building, tree
+from fork.base import PACKAGES, alone
 from fork.build import Fork, build
 from fork.errors import ForkError
 
@@ -30,13 +31,17 @@ def run(args: argparse.Namespace) -> int:
 
 def pack(fork: Fork, site: Path, out: Path) -> Path:
     """The wheel: the fork's packages and the base's metadata under the version `<base>+<stack>`."""
+    with alone(fork.home / "wheel.lock", f"another wheel of {fork.home.name} is being packed"):
+        return _pack(fork, site, out, fork.home / "wheel")
+
+
+def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
     version = local_version(fork.base.version, fork.series.name)
-    content = fork.home / "wheel"
     shutil.rmtree(content, ignore_errors=True)
     for package in PACKAGES:
         if (site / package).is_dir():
             shutil.copytree(
-                site / package, content / package, copy_function=_link, ignore=shutil.ignore_patterns("__pycache__")
+                site / package, content / package, copy_function=tree.link, ignore=shutil.ignore_patterns("__pycache__")
             )
     info = content / f"torch-{version}.dist-info"
     shutil.copytree(
@@ -44,19 +49,20 @@ def pack(fork: Fork, site: Path, out: Path) -> Path:
     )
     metadata = (info / "METADATA").read_text()
     (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
+    if out.exists() and not out.is_dir():
+        raise ForkError(f"{out} is no folder: give another by --out")
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", str(out)]
-    result = subprocess.run(command, capture_output=True, text=True)
-    shutil.rmtree(content)
-    if result.returncode != 0:
-        raise ForkError(f"packing failed: {(result.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
-    return max(out.glob(f"torch-{version}-*.whl"), key=lambda path: path.stat().st_mtime)
+    # Beside its place, and then into it in one rename: a wheel that is there is whole.
+    with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:
+        command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", packing]
+        result = subprocess.run(command, capture_output=True, text=True)
+        shutil.rmtree(content)
+        if result.returncode != 0:
+            raise ForkError(f"packing failed: {(result.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+        (made,) = Path(packing).glob("*.whl")
+        return made.replace(out / made.name)
 
 
 def local_version(base: str, name: str) -> str:
     """2.13.0 -> 2.13.0+name; 2.13.0+cpu -> 2.13.0+cpu.name."""
     return f"{base}.{name}" if "+" in base else f"{base}+{name}"
-
-
-def _link(source: str, target: str) -> None:
-    Path(target).hardlink_to(source)

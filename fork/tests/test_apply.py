@@ -335,3 +335,74 @@ fork: TEST_WHAT_CHANGED_SINCE_AN_EAR0/nowhere holds no export: it has no patches
 fork: fork export has nothing to do: give DIR, --compare-to OLD, or both
 """,
     )
+
+
+def test_a_branch_that_git_cannot_have_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    git(tree, "branch", "stack")
+    before = git(tree, "for-each-ref") + git(tree, "status", "--porcelain")
+    for name in ("stack", "stack/v2", "a b", "v..2"):
+        for more in ([], ["--check"]):
+            assert fork(root, "apply", tree, "--branch", name, *more) == 1
+            assert name in said(capsys)
+    assert git(tree, "for-each-ref") + git(tree, "status", "--porcelain") == before
+    assert git(tree, "branch", "--show-current") == "main\n"
+
+
+def test_patches_of_the_readers_own_are_left_alone(stage: tuple[Path, Path], tmp_path: Path) -> None:
+    root, tree = stage
+    own = write(tmp_path / "patches", {"0001-my-own.patch": "mine\n", "0007-other.patch": "mine too\n"})
+    assert fork(root, "export", tree, own) == 1
+    assert sorted(file.name for file in own.iterdir()) == ["0001-my-own.patch", "0007-other.patch"]
+    assert fork(root, "export", tree, tmp_path / "new") == 0
+    (tmp_path / "new/0009-stale.patch").write_text("of a longer stack\n")
+    assert fork(root, "export", tree, tmp_path / "new") == 0
+    assert COVER in {file.name for file in (tmp_path / "new").iterdir()}
+    assert not (tmp_path / "new/0009-stale.patch").exists()
+
+
+def test_an_export_does_not_depend_on_gits_configuration(stage: tuple[Path, Path], tmp_path: Path) -> None:
+    root, tree = stage
+    exports = []
+    for setting in (None, "diff.noprefix=true", "diff.context=9", "diff.suppressBlankEmpty=true", "format.signOff=true",
+                    "format.suffix=.txt", "format.to=a@b", "format.headers=X: y", "format.filenameMaxLength=20",
+                    "color.ui=always", "diff.mnemonicPrefix=true"):  # fmt: skip
+        if setting:
+            git(tree, "config", *setting.split("=", 1))
+        folder = tmp_path / "export"
+        assert fork(root, "export", tree, folder) == 0
+        exports.append({file.name: file.read_bytes() for file in folder.iterdir()})
+        if setting:
+            git(tree, "config", "--unset", setting.split("=", 1)[0])
+    assert len(exports[0]) == 3
+    assert all(export == exports[0] for export in exports)
+
+
+def test_a_fragment_that_goes_nowhere_is_named(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    """A list of the base that is no list any more, lines in a list without an anchor, entries that are none."""
+    root, tree = stage
+    for path, text, message in (
+        ("torch/overrides.py", "names = build()\n", "container 'names' is no list"),
+        ("torch/overrides.py", "names = ['one'] + more\n", "container 'names' is no list"),
+    ):
+        write(tree, {path: text})
+        git(tree, "commit", "-qam", "changed")
+        assert fork(root, "apply", tree) == 1
+        assert message in said(capsys)
+    write(tree, {"torch/overrides.py": UPSTREAM["torch/overrides.py"]})
+    git(tree, "commit", "-qam", "back")
+    for path, text, message in (
+        ("stack/plain/build_variables.bzl", 'nativ = [\n    "Twice.cpp",\n]\n', "has none of 'native'"),
+        (
+            "stack/plain/build_variables.bzl",
+            'native = [\n    "Twice.cpp",\n]\nother = [\n    "Lost.cpp",\n]\n',
+            "line 4 of the fragment is in no container",
+        ),
+        (NATIVE, "# nothing yet\n", "the fragment has no entry"),
+    ):
+        before = (root / path).read_text()
+        write(root, {path: text})
+        assert fork(root, "apply", tree) == 1
+        assert message in said(capsys)
+        write(root, {path: before})
+    assert fork(root, "apply", tree) == 0

@@ -50,6 +50,8 @@ def _blocks(code: str, start: int, end: int) -> list[Block]:
     at = start
     while found := HEAD.search(code, at, end):
         close = _closing(code, found.end(), end)
+        if close < 0:
+            return blocks
         if not code[line_start(code, found.start()) : found.start()].strip():
             head = re.sub(r"\s+", " ", found[1])
             blocks.append(Block(head, found.start(), found.end(), close))
@@ -60,12 +62,13 @@ def _blocks(code: str, start: int, end: int) -> list[Block]:
 
 
 def _closing(code: str, at: int, end: int) -> int:
+    """The offset of the brace that closes, -1 where there is none."""
     depth = 1
     for brace in re.finditer(r"[{}]", code[at:end]):
         depth += 1 if brace[0] == "{" else -1
         if not depth:
             return at + brace.start()
-    return end
+    return -1
 
 
 def _all_blocks(code: str, start: int, end: int) -> list[Block]:
@@ -123,7 +126,9 @@ def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int,
         if stop is None:
             continue
         body = stop[0] == "{"
-        spans.append((start, _closing(code, stop.end(), block.close) + 1 if body else stop.end()))
+        close = _closing(code, stop.end(), block.close) if body else stop.end() - 1
+        if close >= 0:
+            spans.append((start, close + 1))
     return spans
 
 

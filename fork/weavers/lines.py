@@ -29,8 +29,19 @@ def weave(edit: Edit, fragment: str) -> None:
         _insert(edit, "file", theirs, fragment)
         return
     held = {container: _region(ours, container) for container in edit.anchor.places}
+    placed = {line for regions in held.values() for region in regions for line in region}
+    lost = [
+        line
+        for line in ours
+        if line.text.strip(" ]")
+        and not line.text.startswith("#")
+        and line not in placed
+        and not any(_is_head(line, name) for name in held)
+    ]
     if not any(held.values()):
         edit.problem(f"the fragment has none of {', '.join(map(repr, held))}")
+    elif lost:
+        edit.problem(f"line {ours.index(lost[0]) + 1} of the fragment is in no container that has an anchor")
     for container, lines in held.items():
         if not lines:
             continue
@@ -73,14 +84,18 @@ def _region(lines: list[Line], container: str) -> list[list[Line]]:
     regions = []
     for n, line in enumerate(lines):
         body = lines[n + 1 :]
-        if line.text == f"{container} = [":
-            end = next((m for m, other in enumerate(body) if other.text.startswith("]")), 0)
-        elif line.text.lstrip("# ").rstrip() == container:
-            end = next((m for m in range(1, len(body)) if _is_heading(body, m)), len(body))
-        else:
+        if not _is_head(line, container):
             continue
+        if line.text.endswith("["):
+            end = next((m for m, other in enumerate(body) if other.text.startswith("]")), 0)
+        else:
+            end = next((m for m in range(1, len(body)) if _is_heading(body, m)), len(body))
         regions.append(body[:end])
     return regions
+
+
+def _is_head(line: Line, container: str) -> bool:
+    return line.text == f"{container} = [" or line.text.lstrip("# ").rstrip() == container
 
 
 def _is_heading(body: list[Line], n: int) -> bool:

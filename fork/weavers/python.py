@@ -70,6 +70,9 @@ def _scope(
         elif isinstance(node, Definition) and twins:
             edit.problem(f"container {scope + name!r} found {len(twins)} times")
         elif assigned(node) and name in {assigned(twin) for twin in theirs}:
+            # The fragment's own stand-in for a variable of the base, unless entries were to go into it.
+            if scope + name in edit.anchor.places:
+                edit.problem(f"container {scope + name!r} is no list, set, tuple or dict in the base")
             continue
         else:
             own = scope + name
@@ -105,7 +108,10 @@ def _statements(
     if chosen is None:
         return
     place, target = chosen
-    target = target or theirs[-1]
+    if not theirs:
+        edit.problem("the base has no statement beside which the fragment's could go")
+        return
+    target = target or _last(theirs)
     by = target.col_offset - nodes[0].col_offset
     block = ""
     for before, node in zip([None, *nodes], nodes, strict=False):
@@ -119,6 +125,12 @@ def _statements(
         edit.insert(base.first_line(target), block + gap)
     else:
         edit.insert(base.after_line(target), gap + block)
+
+
+def _last(theirs: list[ast.stmt]) -> ast.stmt:
+    """The last statement of the outermost ones."""
+    margin = min(node.col_offset for node in theirs)
+    return [node for node in theirs if node.col_offset == margin][-1]
 
 
 def _gap(above: ast.stmt, below: ast.stmt) -> int:
@@ -172,7 +184,7 @@ def _entry(
     """Puts one entry before or behind entry n of the base's collection."""
     close = base.end(collection) - 1
     if n < 0:
-        edit.insert(close, ours.text[ours.start(first) : ours.end(last)])
+        edit.insert(close, ours.text[ours.start(first) : ours.end(last)] + ", ")
         return
     _, beside, beside_end = elements(collection)[n]
     start = base.start(beside)

@@ -22,12 +22,15 @@ class Entry:
 def weave(edit: Edit, fragment: str) -> None:
     """Inserts all entries of the fragment, in its order, at the anchor `file`."""
     base, ours = _entries(edit.base), _entries(fragment)
+    for entries, whose in ((base, "base"), (ours, "fragment")):
+        if not entries:
+            edit.problem(f"the {whose} has no entry, such as `- func: ...`")
     names = {entry.name for entry in base}
     for entry in ours:
         if entry.name in names:
             edit.problem(f"the base already has an entry {entry.name!r}")
     chosen = edit.choose("file", lambda name: [entry for entry in base if entry.name == name])
-    if chosen is None or edit.problems or not ours:
+    if chosen is None or edit.problems:
         return
     place, target = chosen
     first = above_comments(fragment, ours[0].start, ("#",))
@@ -40,7 +43,7 @@ def weave(edit: Edit, fragment: str) -> None:
 
 def _entries(text: str) -> list[Entry]:
     starts = [match.start() for match in ENTRY.finditer(text)]
-    ends = [*starts[1:], len(text)]
+    ends = [*starts[1:], len(text)][: len(starts)]
     return [
         Entry(match[1], match.start(), _end(text, match.start(), end))
         for match, end in zip(ENTRY.finditer(text), ends, strict=True)
