@@ -137,6 +137,8 @@ def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
         raise ForkError(f"--torch {version}: expected a release such as 2.13.0")
     if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < OLDEST:
         raise ForkError(f"--torch {version}: the oldest release served is {'.'.join(map(str, OLDEST))}")
+    if re.fullmatch(r"\d+\.\d+", version):
+        version += ".0"
     # `==` lets an index that has both prefer its CPU build; `===` is the release as published, with CUDA on Linux.
     pin = f"torch==={version}" if cuda == "on" else f"torch=={version}"
     home = bases / (version + ("-cuda" if cuda == "on" else ""))

@@ -36,6 +36,9 @@ class Fork:
     @property
     def home(self) -> Path:
         suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
+        if not self.base.site.is_relative_to(HERE.parent / ".venv"):
+            # Another Python's torch of the same version must not take the place of this one's fork.
+            suffix += f"-{digest(str(self.base.site).encode())[:6]}"
         return self.build / "forks" / f"{self.pr.name}-{self.base.version}{suffix}"
 
     @property

@@ -82,10 +82,16 @@ def _architectures(base: Base) -> tuple[str, ...]:
 
     TORCH_CUDA_ARCH_LIST, PyTorch's own variable (`9.0`, `8.0;9.0+PTX`), says otherwise.
     """
-    if wished := re.findall(r"(\d+)\.(\d+)(\+PTX)?", os.environ.get("TORCH_CUDA_ARCH_LIST", "")):
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    wished = re.findall(r"(\d+)\.(\d+)(\+PTX)?", listed)
+    if listed.strip() and not wished:
+        raise ForkError(f"TORCH_CUDA_ARCH_LIST={listed} names no architecture: write it as in `8.0;9.0+PTX`")
+    if wished:
         return tuple(f"{major}{minor}" if ptx else f"{major}{minor}-real" for major, minor, ptx in wished)
     code = "import torch; print(torch._C._cuda_getArchFlags())"
     said = subprocess.run([base.python, "-c", code], capture_output=True, text=True, cwd="/")
+    if said.returncode:
+        raise ForkError(f"torch {base.version} cannot be imported: {(said.stderr.strip().splitlines() or ['?'])[-1]}")
     numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said.stdout)} | {80, 90})
     kept = [n for n in numbers if n >= 80]
     return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, mark
+from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
 from fork import base as bases
-from fork import compat
+from fork import compat, cuda
+from fork.build import Fork
 from fork.cli import main
+from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
@@ -77,3 +80,16 @@ def test_tests_that_fail_on_a_release_fail_compat(
     assert main(["compat", "2.1", "--build", str(kept)]) == 1
     assert "1 failed, 41 passed" in capsys.readouterr().out
     assert (kept / "forks/explicit-2.13.0/current").exists()
+
+
+def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) -> None:
+    base = bases.installed()
+    other = dataclasses.replace(base, site=tmp_path)
+    series = Series.load(ROOT)
+    assert len({Fork(series, series.prs[-1], b, "auto", tmp_path).home for b in (base, other)}) == 2
+
+
+def test_a_list_of_architectures_that_names_none(monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
+    with raises(ForkError, match="Hopper names no architecture"):
+        cuda._architectures(bases.installed())

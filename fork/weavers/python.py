@@ -240,7 +240,7 @@ def _import(edit: Edit, base: Source, node: ast.Import | ast.ImportFrom, alias: 
     top = [n for n in base.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     text = ast.unparse(alias)
     if isinstance(node, ast.ImportFrom):
-        same = [n for n in top if isinstance(n, ast.ImportFrom) and n.module == node.module]
+        same = [n for n in top if isinstance(n, ast.ImportFrom) and _from(n) == _from(node)]
         if same:
             names = same[0].names
             after = next((n for n in names if n.name.lower() > alias.name.lower()), None)
@@ -254,7 +254,7 @@ def _import(edit: Edit, base: Source, node: ast.Import | ast.ImportFrom, alias: 
             else:
                 edit.insert(start if after else end, f"{text}, " if after else f", {text}")
             return
-        line = f"from {node.module} import {text}\n"
+        line = f"from {_from(node)} import {text}\n"
     else:
         line = f"import {text}\n"
     alike = [n for n in top if type(n) is type(node)]
@@ -268,6 +268,10 @@ def _import(edit: Edit, base: Source, node: ast.Import | ast.ImportFrom, alias: 
         edit.insert(line_start(base.text, base.start(kin[0])), line)
     else:
         edit.insert(base.after_line((lower or kin or top)[-1]), line)
+
+
+def _from(node: ast.ImportFrom) -> str:
+    return "." * node.level + (node.module or "")
 
 
 def _root(node: ast.Import | ast.ImportFrom) -> str:
