@@ -60,7 +60,7 @@ def _section(series: Series, base: Base, pr: PullRequest, alone: bool) -> str:
 
 
 def _tests(series: Series, pr: PullRequest) -> str:
-    found = results(series.root / "build", pr)
+    found = results(series, series.root / "build", pr)
     if found is None:
         return '<p class="soft">Not run here yet: <code>python -m fork check</code> runs them.</p>'
     rows = "".join(

@@ -16,6 +16,7 @@ import yaml
 
 from fork import base as bases
 from fork.build import Fork, build, environment
+from fork.compile import digest
 from fork.run import python_folder
 from fork.series import PullRequest, Series
 
@@ -46,12 +47,14 @@ class Result:
         return "; ".join(f"{r.command}: {r.said} ({r.seconds:.0f} s)" for r in self.runs) or "no tests"
 
 
-def results(folder: Path, pr: PullRequest) -> Result | None:
-    """What `build_and_test` found the last time, if it ran."""
+def results(series: Series, folder: Path, pr: PullRequest) -> Result | None:
+    """What `build_and_test` found the last time, if it ran on this state."""
     file = folder / "check" / f"{pr.name}.json"
     if not file.is_file():
         return None
     data = json.loads(file.read_text())
+    if data.get("state") != _content(series, pr):
+        return None
     return Result(data["pr"], data["torch"], tuple(Run(**run) for run in data["runs"]))
 
 
@@ -85,8 +88,19 @@ def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
             commands.append((command, [*pytest, *command.split()], series.root))
     runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
     result = Result(pr.name, base.version, runs)
-    (folder / "check" / f"{pr.name}.json").write_text(json.dumps(asdict(result), indent=1))
+    record = json.dumps(asdict(result) | {"state": _content(series, pr)}, indent=1)
+    written = folder / "check" / f"{pr.name}.new"
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(record)
+    written.replace(written.with_suffix(".json"))
     return result
+
+
+def _content(series: Series, pr: PullRequest) -> str:
+    """One name for all files of a state."""
+    return digest(
+        *(part for path, file in sorted(series.state(pr).items()) for part in (path.encode(), file.read_bytes()))
+    )
 
 
 def _operators(native: Path) -> list[str]:

@@ -252,3 +252,14 @@ def test_a_namespace_inside_the_one_that_has_the_anchor() -> None:
  } // namespace torch::details
 """,
     )
+
+
+def test_code_that_no_anchor_takes_is_named() -> None:
+    """And braces that do not balance, as under the two branches of an #if, end no container by guess."""
+    where = anchor(**{"namespace at": "last"})
+    for fragment in ("static int lost;\n\nnamespace at {\nint f();\n}\n", "namespace at {\nint f();\n}\nint g();\n"):
+        with raises(ForkError, match="fragment is in no block that has an anchor"):
+            weave("a.cpp", "namespace at {\n}\n", fragment, where)
+    unbalanced = "namespace at {\n#if A\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n}\n"
+    with raises(ForkError, match="container 'namespace at' found 0 times"):
+        weave("a.cpp", unbalanced, "namespace at {\nint h();\n}\n", where)

@@ -79,7 +79,11 @@ def _all_blocks(code: str, start: int, end: int) -> list[Block]:
 def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
     """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
     code = _code(fragment)
-    for block in _blocks(code, start, end):
+    blocks = _blocks(code, start, end)
+    lost = _outside(code, blocks, start, end)
+    if lost is not None:
+        edit.problem(f"line {fragment.count(chr(10), 0, lost) + 1} of the fragment is in no block that has an anchor")
+    for block in blocks:
         if block.head not in edit.anchor.places and _blocks(code, block.open, block.close):
             _scope(edit, base, fragment, block.open, block.close)
             continue
@@ -89,6 +93,19 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
             continue
         content = fragment[block.open : block.close].strip("\n")
         _content(edit, base, twins[0], content.rstrip() + "\n")
+
+
+def _outside(code: str, blocks: list[Block], start: int, end: int) -> int | None:
+    """Where code of a range stands that is in none of its blocks, and no preprocessor's."""
+    rest = list(DEFINE.sub(lambda found: " " * len(found[0]), code[start:end]))
+    for block in blocks:
+        rest[block.start - start : block.close + 1 - start] = " " * (block.close + 1 - block.start)
+    at = start
+    for line in "".join(rest).splitlines(keepends=True):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return at + len(line) - len(line.lstrip())
+        at += len(line)
+    return None
 
 
 def _content(edit: Edit, base: str, block: Block, content: str) -> None:
