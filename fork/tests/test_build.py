@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from fork.build import Fork, build, environment
 from fork.cli import main
 from fork.errors import ForkError
 from fork.series import Series
+from fork.telling import told_plainly
 from fork.tests import softclip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -205,10 +207,19 @@ def test_a_file_system_that_refuses_is_told_plainly(
     assert works(root)
 
 
+def test_a_disk_that_is_full_in_the_middle_of_a_tree(tmp_path: Path) -> None:
+    reason = str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    with pytest.raises(ForkError, match=f"the disk is full at {tmp_path}"), told_plainly(tmp_path):
+        raise shutil.Error([("a", "b", reason)])
+
+
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ForkError, match="no C\\+\\+ compiler was found: install g\\+\\+"):
+        bases.check_tools(bases.installed())
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ForkError, match="no-such-compiler, which CXX names, was not found"):
         bases.check_tools(bases.installed())
 
 
