@@ -90,7 +90,8 @@ class Clock:
 
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
-    with told_plainly(fork.home), alone(fork.home / "lock", f"another build of {fork.home.name} is running"):
+    advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
+    with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
         if not fork.stale():
             print(f"current  {fork.pr.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
             return fork.site

@@ -364,9 +364,11 @@ def test_patches_of_the_readers_own_are_left_alone(stage: tuple[Path, Path], tmp
 def test_an_export_does_not_depend_on_gits_configuration(stage: tuple[Path, Path], tmp_path: Path) -> None:
     root, tree = stage
     exports = []
-    for setting in (None, "diff.noprefix=true", "diff.context=9", "diff.suppressBlankEmpty=true", "format.signOff=true",
-                    "format.suffix=.txt", "format.to=a@b", "format.headers=X: y", "format.filenameMaxLength=20",
-                    "color.ui=always", "diff.mnemonicPrefix=true"):  # fmt: skip
+    settings = (
+        "diff.noprefix=true diff.mnemonicPrefix=true diff.context=9 diff.suppressBlankEmpty=true color.ui=always "
+        "format.signOff=true format.suffix=.txt format.to=a@b format.headers=X:y format.filenameMaxLength=20"
+    )
+    for setting in (None, *settings.split()):
         if setting:
             git(tree, "config", *setting.split("=", 1))
         folder = tmp_path / "export"
