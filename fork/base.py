@@ -158,6 +158,7 @@ def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
         if result.returncode != 0:
             lines = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
             reason = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
+            shutil.rmtree(home, ignore_errors=True)
             raise ForkError(f"torch {version} could not be installed: {reason.removeprefix('ERROR: ')}")
     (home / "complete").touch()
 

@@ -28,6 +28,8 @@ FLAGS = (
     "--no-base",
     "--encode-email-headers",
     "--no-signoff",
+    "--no-from",
+    "--no-notes",
     "--no-to",
     "--no-cc",
     "--no-add-header",

@@ -366,7 +366,8 @@ def test_an_export_does_not_depend_on_gits_configuration(stage: tuple[Path, Path
     exports = []
     settings = (
         "diff.noprefix=true diff.mnemonicPrefix=true diff.context=9 diff.suppressBlankEmpty=true color.ui=always "
-        "format.signOff=true format.suffix=.txt format.to=a@b format.headers=X:y format.filenameMaxLength=20"
+        "format.signOff=true format.suffix=.txt format.to=a@b format.headers=X:y format.filenameMaxLength=20 "
+        "format.from=true format.notes=true"
     )
     for setting in (None, *settings.split()):
         if setting:
