@@ -133,12 +133,7 @@ def _describe(python: Path, search: list[str]) -> Base:
 
 def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
     """That release of torch in a virtual environment of its own under `bases`, installed when it is not there."""
-    if not re.fullmatch(r"\d+\.\d+(\.\d+)?(\+[a-z0-9.]+)?", version):
-        raise ForkError(f"--torch {version}: expected a release such as 2.13.0")
-    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < OLDEST:
-        raise ForkError(f"--torch {version}: the oldest release served is {'.'.join(map(str, OLDEST))}")
-    if re.fullmatch(r"\d+\.\d+", version):
-        version += ".0"
+    version = full(version)
     # `==` lets an index that has both prefer its CPU build; `===` is the release as published, with CUDA on Linux.
     pin = f"torch==={version}" if cuda == "on" else f"torch=={version}"
     home = bases / (version + ("-cuda" if cuda == "on" else ""))
@@ -147,6 +142,15 @@ def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
         if not (home / "complete").exists():
             _install(home, version, [[pin], ["-r", str(requirements)]])
     return installed(python)
+
+
+def full(version: str) -> str:
+    """The release that a version names: 2.13 is 2.13.0."""
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?(\+[a-z0-9.]+)?", version):
+        raise ForkError(f"--torch {version}: expected a release such as 2.13.0")
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < OLDEST:
+        raise ForkError(f"--torch {version}: the oldest release served is {'.'.join(map(str, OLDEST))}")
+    return f"{version}.0" if re.fullmatch(r"\d+\.\d+", version) else version
 
 
 def _install(home: Path, version: str, wishes: list[list[str]]) -> None:

@@ -73,6 +73,7 @@ def released() -> list[str]:
 def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: list[Path]) -> Row:
     """One row; adds to `made` the folders of this release."""
     try:
+        release = bases.full(release)
         base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
         fork = Fork(series, series.find(pr), base, "off", folder)
         made += [folder / "bases" / release, fork.home]

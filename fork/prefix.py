@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from fork import base as bases
+from fork.base import alone
 from fork.build import Fork, build, environment
 from fork.compile import digest
 from fork.run import python_folder
@@ -60,6 +61,11 @@ def results(series: Series, folder: Path, pr: PullRequest) -> Result | None:
 
 def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
     """Builds the fork where the prefix has native functions, then runs its test files and suites."""
+    with alone(folder / "check" / f"{pr.name}.lock", f"another check of {pr.name} is running"):
+        return _build_and_test(series, pr, folder)
+
+
+def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
     base = bases.installed()
     state = series.state(pr)
     # A prefix without native functions runs on the base, even where a fork is installed beside it.

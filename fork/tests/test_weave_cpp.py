@@ -206,6 +206,13 @@ def test_an_entry_of_a_macro() -> None:
     )
 
 
+def test_an_entry_with_parentheses_and_what_is_none() -> None:
+    where = anchor(FOR_ALL="after two, input")
+    assert "\n+  _(new, f(1, 2))      \\\n" in woven("a.h", BASE, "#define FOR_ALL(_) _(new, f(1, 2))\n", where)
+    with raises(ForkError, match=r"the fragment has 'new' in FOR_ALL, where only entries such as _\(name\) can stand"):
+        weave("a.h", BASE, "#define FOR_ALL(_) \\\n  _(one) \\\n  new\n", where)
+
+
 def test_what_is_not_there() -> None:
     fragment = "#define FOR_SOME(_) _(new)\nnamespace torch::other {\nvoid f();\n}\n" + FUNCTIONS
     with raises(ForkError) as caught:

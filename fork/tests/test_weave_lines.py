@@ -145,6 +145,11 @@ def test_the_sorted_place() -> None:
     )
 
 
+def test_sorted_is_for_lists_of_lines() -> None:
+    with raises(ForkError, match="x.py: its anchor says 'sorted', which only plain lists of lines have"):
+        weave("x.py", "a = [1]\n", "a = [2]\n", anchor(a="sorted"))
+
+
 def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "lib.md").write_text(DOCS)
     (tmp_path / "x.py").write_text("a = [1]\n")

@@ -384,6 +384,11 @@ module.py: line 1 of the base does not parse here: invalid syntax: see its ancho
     )
 
 
+def test_what_is_no_python_any_more() -> None:
+    with raises(ForkError, match="line 3 of the woven file does not parse here"):
+        weave(PATH, "class A: pass\n", "class A:\n    def f(self):\n        return 1\n", anchor(A="last"))
+
+
 def test_an_entry_behind_letters_of_several_bytes() -> None:
     base = "names = ['äöü', 'β', 'one']  # ω\n"
     out = weave(PATH, base, "names = ['new']\n", anchor(names="after β"))

@@ -16,6 +16,7 @@ from fork.weavers.edit import Edit, above_comments, line_start, next_line
 QUIET = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
 DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
+ENTRY = re.compile(r"\b_\((?:[^()]|\([^()]*\))*\)")
 ONLY = re.compile(r"^[^\n]*// fragment only\n", re.MULTILINE)
 HEAD = re.compile(r"(namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\))\s*\{")
 
@@ -160,6 +161,8 @@ def _lines(code: str, text: str, block: Block, target: str) -> list[tuple[int, i
 def _macro(edit: Edit, name: str, entries: str) -> None:
     """Adds `_(entry)` lines to a list macro, with the backslash where the others have it."""
     twins = [m for m in DEFINE.finditer(edit.base) if m[1] == name]
+    if lost := ENTRY.sub("", entries).replace("\\", "").strip():
+        edit.problem(f"the fragment has {lost!r} in {name}, where only entries such as _(name) can stand")
     if len(twins) != 1:
         edit.problem(f"list macro {name} found {len(twins)} times")
         return
@@ -173,7 +176,7 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
     if chosen is None:
         return
     beside = chosen[1] or lines[-1]
-    for entry in re.findall(r"_\([^()]*\)", entries):
+    for entry in ENTRY.findall(entries):
         line = f"  {entry}"
         if beside[1].endswith("\\"):
             line = f"{line:<{len(beside[1]) - 1}}\\"

@@ -35,6 +35,8 @@ def weave(edit: Edit, fragment: str) -> None:
         return
     _imports(edit, base, ours)
     _scope(edit, base, base.tree.body, ours, ours.tree.body, "")
+    if not edit.problems:
+        _source(edit, edit.result(), "woven file")
 
 
 def _source(edit: Edit, text: str, whose: str) -> Source | None:
