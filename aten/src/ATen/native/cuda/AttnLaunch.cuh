@@ -173,6 +173,16 @@ void finish(const Result<A>& result, const Grid& grid, int64_t n) {
       count);
 }
 
+// Whether the kernels that were built have bodies; from PTX for an architecture
+// before 8.0 they run on later devices, and do nothing.
+template <typename A>
+bool is_built() {
+  cudaFuncAttributes attributes{};
+  C10_CUDA_CHECK(cudaFuncGetAttributes(
+      &attributes, kernel_of<A>(Kernel::forward, 64, false)));
+  return attributes.ptxVersion >= 80;
+}
+
 template <typename A>
 bool fits(int64_t columns, bool grad_attn) {
   const int lines = lines_of<A>(columns);
@@ -183,7 +193,8 @@ bool fits(int64_t columns, bool grad_attn) {
           lines, narrow ? 64 : Shape<A>::kMaxColsWidth, grad_attn));
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
       columns <= 256 &&
-      bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+      bytes <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) &&
+      is_built<A>();
 }
 
 template <typename A>

@@ -64,10 +64,11 @@ ATTN_DEVICE void load_rows(
     const int r = order(i * step); // as own has none of its bits
 #pragma unroll(kLines ? kLines : 1)
     for (int line = 0; line < (kLines ? kLines : lines); ++line) {
+      const bool valid = !kEdge || r < left;
       copy_async(
           tile.chunk(own + i * step, line * 8 + chunk),
-          data + (r * stride + line * kLine<A>),
-          !kEdge || r < left);
+          valid ? data + (r * stride + line * kLine<A>) : from.data,
+          valid);
     }
   }
 }
@@ -100,7 +101,8 @@ ATTN_DEVICE void load_block(
                                         : typename A::scalar_t(0);
       }
     } else {
-      copy_async(to, x, !kEdge || (r < rows && columns > 0));
+      const bool valid = !kEdge || (r < rows && columns > 0);
+      copy_async(to, valid ? x : from.data, valid);
     }
   }
 }
