@@ -11,12 +11,12 @@ import yaml
 
 from fork.errors import ForkError
 
-RELATIONS = ("after", "before", "last", "sorted")
+RELATIONS = ("after", "before", "last")
 
 
 @dataclass(frozen=True)
 class Place:
-    """One spot in a container of the base: `after X`, `before X`, `last` or `sorted`."""
+    """One spot in a container of the base: `after X`, `before X` or `last`."""
 
     relation: str
     target: str = ""
@@ -161,5 +161,5 @@ def _anchor(rules: Mapping[str, Any]) -> Anchor:
 def _place(text: str) -> Place:
     relation, _, target = text.partition(" ")
     if relation not in RELATIONS or bool(target) != (relation in ("after", "before")):
-        raise ValueError(f"{text!r} is no place: write after X, before X, last or sorted")
+        raise ValueError(f"{text!r} is no place: write after X, before X or last")
     return Place(relation, target)

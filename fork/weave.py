@@ -80,10 +80,7 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
 
 def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
-    weaver = WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
-    if weaver is not lines.weave and any(p.relation == "sorted" for spots in anchor.places.values() for p in spots):
-        edit.problem("its anchor says 'sorted', which only plain lists of lines have: write 'after X' or 'last'")
-    weaver(edit, fragment)
+    WEAVERS.get(PurePosixPath(path).suffix, lines.weave)(edit, fragment)
     if not edit.insertions and not edit.problems:
         edit.problem("the fragment adds nothing to the base")
     return edit

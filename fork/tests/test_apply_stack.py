@@ -104,14 +104,6 @@ def test_each_line_in_its_place(tree: Path) -> None:
      addr
 +    attn
      baddbmm
-+++ b/test/expect/HasDecompTest.test_aten_core_operators.expect
-@@ -1,4 +1,6 @@
- aten::_addmm_activation
-+aten::_attn_backward
- aten::_unsafe_index
- aten::atanh
-+aten::attn
- aten::baddbmm
 +++ b/test/test_decomp.py
 @@ -7,2 +7,7 @@ def op_assert_ref(test_case, op, test_dtype, i, orig, decomp, ref, args, kwargs)
          (torch.bfloat16, torch.ops.aten.mv.default): 1e-5,
@@ -136,6 +128,12 @@ def test_each_line_in_its_place(tree: Path) -> None:
 +    "attn",
 +    "_attn_backward",
      "sum",
++++ b/torch/_decomp/__init__.py
+@@ -15,2 +15,4 @@ def _core_aten_decompositions_post_autograd() -> dict[
+             aten.arange.start,
++            aten.attn,
++            aten._attn_backward,
+             aten.avg_pool2d_backward,
 +++ b/torch/_dynamo/trace_rules.py
 @@ -5,2 +5,3 @@ torch_c_binding_in_graph_functions = dict.fromkeys(
          "torch.atanh",
@@ -147,6 +145,13 @@ def test_each_line_in_its_place(tree: Path) -> None:
 +        aten.attn,
 +        aten._attn_backward,
          aten.upsample_bilinear2d,
++++ b/torch/_inductor/decomposition.py
+@@ -7,2 +7,5 @@ decomps_to_exclude: list[torch._ops.OpOverload | torch._ops.OpOverloadPacket] =
+     aten.baddbmm,  # upcasts to fp32, perf issue
++    # one kernel each, see lowering.py
++    aten.attn,
++    aten._attn_backward,
+ ]
 +++ b/torch/_inductor/lowering.py
 @@ -10 +10,3 @@ def make_fallback(op, warn=True):
  make_fallback(aten._addmm_activation, warn=False)

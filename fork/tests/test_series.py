@@ -97,6 +97,6 @@ def test_a_series_that_is_none(tmp_path: Path) -> None:
         """\
 no stack in ROOT: ROOT/stack/series.yaml does not exist
 ROOT/stack/series.yaml is not a series: KeyError: 'title'
-ROOT/stack/series.yaml is not a series: ValueError: 'beside x' is no place: write after X, before X, last or sorted
-ROOT/stack/series.yaml is not a series: ValueError: 'after' is no place: write after X, before X, last or sorted""",
+ROOT/stack/series.yaml is not a series: ValueError: 'beside x' is no place: write after X, before X or last
+ROOT/stack/series.yaml is not a series: ValueError: 'after' is no place: write after X, before X or last""",
     )

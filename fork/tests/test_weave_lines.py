@@ -7,7 +7,7 @@ from pytest import raises
 
 from fork.errors import ForkError
 from fork.tests.helpers import anchor, diff, woven
-from fork.weave import weave, weave_all
+from fork.weave import weave_all
 
 SOURCES = """\
 some = [
@@ -121,33 +121,6 @@ def test_the_older_path_of_a_file_that_was_not_markdown_yet(tmp_path: Path) -> N
  ``two``
 """,
     )
-
-
-def test_the_sorted_place() -> None:
-    base = "aten::one\naten::three\naten::two\n"
-    fragment = "aten::new\naten::zero\n"
-    assert_expected_inline(
-        woven("a.expect", base, fragment, anchor(file="sorted")),
-        """\
-@@ -1 +1,2 @@
-+aten::new
- aten::one
-@@ -3,2 +4,3 @@
- aten::two
-+aten::zero
-
-""",
-    )
-    with raises(ForkError) as caught:
-        weave("a.expect", "b\na\n", fragment, anchor(file="sorted"))
-    assert_expected_inline(
-        str(caught.value), """a.expect: the lines of 'file' are not sorted: see its anchor in stack/series.yaml"""
-    )
-
-
-def test_sorted_is_for_lists_of_lines() -> None:
-    with raises(ForkError, match="x.py: its anchor says 'sorted', which only plain lists of lines have"):
-        weave("x.py", "a = [1]\n", "a = [2]\n", anchor(a="sorted"))
 
 
 def test_all_bad_anchors_of_a_state_are_named_at_once(tmp_path: Path) -> None:

@@ -84,6 +84,21 @@ rules = dict.fromkeys(
     )
 
 
+def test_an_entry_of_a_list_that_a_function_returns() -> None:
+    entries = "            ops.one,\n            ops.two,\n"
+    base = f"def table():\n    ops = 1\n    return get(\n        [\n{entries}        ]\n    )\n"
+    fragment = "def table():\n    ops = 2\n    return get([ops.new])\n"
+    assert_expected_inline(
+        woven(PATH, base, fragment, anchor(**{"table.return": "after ops.one"})),
+        """\
+@@ -5,2 +5,3 @@
+             ops.one,
++            ops.new,
+             ops.two,
+""",
+    )
+
+
 def test_an_entry_among_several_on_a_line() -> None:
     base = "names = {\n    'one', 'two',\n    'three', 'four'\n}\n"
     fragment = "names = {'new'}\n"

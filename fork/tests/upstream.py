@@ -274,11 +274,36 @@ def op_assert_ref(test_case, op, test_dtype, i, orig, decomp, ref, args, kwargs)
         (torch.float16, torch.ops.aten.dot.default): 2e-6,
     }
 """,
-    "test/expect/HasDecompTest.test_aten_core_operators.expect": """\
-aten::_addmm_activation
-aten::_unsafe_index
-aten::atanh
-aten::baddbmm
+    "torch/_decomp/__init__.py": """\
+import torch
+
+
+def get_decompositions(aten_ops):
+    return {}
+
+
+def _core_aten_decompositions_post_autograd() -> dict[
+    torch._ops.OperatorBase, Callable
+]:
+    aten = torch.ops.aten
+    return get_decompositions(
+        [
+            aten.arange.default,
+            aten.arange.start,
+            aten.avg_pool2d_backward,
+        ]
+    )
+""",
+    "torch/_inductor/decomposition.py": """import torch
+
+aten = torch.ops.aten
+
+decomps_to_exclude: list[torch._ops.OpOverload | torch._ops.OpOverloadPacket] = [
+    aten._unsafe_index,
+    aten.baddbmm,  # upcasts to fp32, perf issue
+]
+
+remove_decompositions(decompositions, decomps_to_exclude)
 """,
     "docs/source/torch.rst": """\
 torch

@@ -31,7 +31,7 @@ class Edit:
     def choose(self, container: str, find: Callable[[str], Sequence[T]]) -> tuple[Place, T | None] | None:
         """The first place of a container that the base has, with what stands there.
 
-        `last` and `sorted` name nothing, so they come with None. A place found more than once,
+        `last` names nothing, so it comes with None. A place found more than once,
         or none found at all, is a problem, and the answer is None.
         """
         places = self.anchor.places.get(container)

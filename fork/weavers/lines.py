@@ -1,4 +1,4 @@
-"""Weaves plain lists of lines: a table of docs under a heading, a list of sources, an expect file.
+"""Weaves plain lists of lines: a table of docs under a heading, a list of sources.
 
 The fragment repeats the heading, or the `NAME = [`, under which its lines go.
 """
@@ -63,9 +63,7 @@ def _insert(edit: Edit, container: str, region: list[Line], block: str) -> None:
     if chosen is None:
         return
     place, line = chosen
-    if place.relation == "sorted":
-        _insert_sorted(edit, container, region, block)
-    elif place.relation == "before" and line is not None:
+    if place.relation == "before" and line is not None:
         edit.insert(line.start, block)
     else:
         edit.insert((line or _last_filled(region)).end, block)
@@ -102,17 +100,6 @@ def _is_heading(body: list[Line], n: int) -> bool:
     below = body[n + 1].text if n + 1 < len(body) else ""
     text = body[n].text
     return text.startswith("#") or bool(text.strip() and UNDERLINE.match(below))
-
-
-def _insert_sorted(edit: Edit, container: str, region: list[Line], block: str) -> None:
-    region = [line for line in region if line.text.strip()]
-    texts = [line.text for line in region]
-    if texts != sorted(texts):
-        edit.problem(f"the lines of {container!r} are not sorted")
-        return
-    for ours in block.splitlines():
-        at = next((line.start for line in region if line.text > ours), region[-1].end)
-        edit.insert(at, ours + "\n")
 
 
 def _last_filled(region: list[Line]) -> Line:

@@ -115,6 +115,9 @@ def name_of(node: ast.stmt) -> str:
 
 
 def assigned(node: ast.stmt) -> str:
+    """The name that a statement gives its value; a function's result is `return`."""
+    if isinstance(node, ast.Return):
+        return "return"
     if isinstance(node, ast.Assign) and len(node.targets) == 1:
         return ast.unparse(node.targets[0])
     return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
