@@ -65,6 +65,10 @@ def cases(quick: bool) -> Iterator[Case]:
                 if (d, e) != (64, 64):
                     for kind in ("forward", "backward"):
                         yield Case(kind, "f32", 2048, d, e)
+        for dtype in ("f32", "bf16"):
+            for n, d in ((16, 1024), (256, 1024), (1024, 256), (1024, 1024)):
+                for kind in ("forward", "backward"):
+                    yield Case(kind, dtype, n, d, d)
 
 
 def takes_part(name: str, case: Case, quick: bool) -> bool:
@@ -114,14 +118,14 @@ def row(result: Result) -> str:
         f"{result.memory[x] / whole:5.2f}" if result.memory else " " * 5 for x in ("composition", "torch.attn")
     )
     return (
-        f"{case.kind:15} {case.dtype:4} {case.n:5} {case.d:3} {case.e:3} {result.seconds['composition'] * 1e3:10.4f}"
+        f"{case.kind:15} {case.dtype:4} {case.n:5} {case.d:4} {case.e:4} {result.seconds['composition'] * 1e3:10.4f}"
         f" {ours * 1e3:10.4f} {result.speedup:7.2f} {rate} {share} {memory}  {others}"
     )
 
 
 HEADER = (
-    "kind            type     N   D   E composition torch.attn speedup  GF/s floor  N^2 of memory\n"
-    "                                            ms         ms                     comp. attn  others, ms"
+    "kind            type     N    D    E composition torch.attn speedup  GF/s floor  N^2 of memory\n"
+    "                                              ms         ms                     comp. attn  others, ms"
 )
 
 

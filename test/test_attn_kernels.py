@@ -3,6 +3,7 @@
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -33,6 +34,8 @@ SIZES = [
     (129, 70, 90),
     (200, 128, 16),
     (300, 64, 64),
+    # so many columns that products serve better than kernels
+    (9, 300, 400),
 ]
 
 
@@ -158,6 +161,22 @@ class TestAttnKernels(TestCase):
                 )
             self.assert_rule(draws, dtype)
 
+    @parametrize("d,e", ((2000, 500), (500, 2000)))
+    def test_long_sums(self, d, e):
+        """Of positive numbers, so that errors of one sign add up; float64 is exact enough here."""
+        generator = torch.Generator().manual_seed(0)
+
+        def positive(*size):
+            return torch.rand(size, generator=generator) / size[1] ** 0.5
+
+        inputs = [positive(500, x) for x in (d, d, e, e)]
+        exact = composition(*(t.double() for t in inputs))
+        results = kernels(*inputs), composition(*inputs)
+        for name, got, plain, x in zip(NAMES, *results, exact, strict=True):
+            errors = [(t.double() - x).abs().max().item() for t in (got, plain)]
+            factor = 2 if name in ("output", "attn") else 3
+            self.assertLessEqual(errors[0], factor * errors[1], msg=name)
+
     @parametrize("dtype", DTYPES)
     def test_one_row(self, dtype):
         # One score is too few to compare errors by; the usual tolerances serve.
@@ -244,6 +263,14 @@ class TestAttnKernels(TestCase):
         ).view(7, 1)
         _, attn = torch.attn(q, torch.ones(7, 1, dtype=dtype), q)
         self.assertEqual(attn, q.expand(7, 7), atol=0, rtol=0)
+
+    def test_denormals_of_bfloat16(self):
+        """Exact, or zeros: an instruction that multiplies pairs of them takes them so."""
+        tiny = torch.finfo(torch.bfloat16).smallest_normal
+        q = torch.tensor([[tiny], [tiny / 2], [-tiny / 4]], dtype=torch.bfloat16)
+        _, attn = torch.attn(q, torch.ones_like(q), q)
+        flushed = torch.tensor([[tiny], [0.0], [0.0]], dtype=torch.bfloat16)
+        self.assertIn(attn.tolist(), [x.expand(3, 3).tolist() for x in (q, flushed)])
 
     def check_float32(self, values):
         """values: sorted finite float32. attn is within 2 ulp, odd and monotone."""
@@ -400,6 +427,30 @@ class TestAttnKernels(TestCase):
         finally:
             torch.set_num_threads(threads)
 
+    @parametrize("dtype", DTYPES)
+    def test_many_threads(self, dtype):
+        """More than may have sums of grad_q of their own: it is then made apart from the others, row by row."""
+        q, k, v, grad_output, grad_attn = make_inputs(601, 64, 50, dtype)
+        attn = torch.attn(q, k, v)[1]
+        threads = torch.get_num_threads()
+        for given in (
+            (grad_output, None),
+            (None, grad_attn.t()),
+            (grad_output, grad_attn),
+        ):
+            exact = reference(q, k, v, *given)[2:]
+            plain = composition(q, k, v, *given)[2:]
+            for mask in (True, True, True), (True, False, False), (False, True, True):
+                torch.set_num_threads(16)
+                try:
+                    got = backward(*given, q, k, v, attn, mask)
+                finally:
+                    torch.set_num_threads(threads)
+                for x, e, p, wanted in zip(got, exact, plain, mask, strict=True):
+                    if wanted and e is not None:
+                        unit = torch.finfo(dtype).eps / 2 * float(np.abs(e).max())
+                        self.assertLessEqual(error(x, e), max(3 * error(p, e), unit))
+
     def test_inputs_stay_copy_on_write(self):
         tensors = [
             torch._lazy_clone(t) for t in make_inputs(100, 16, 16, torch.float32)
@@ -460,24 +511,29 @@ print(*run(4096))
     )
     @parametrize("capability", ("default", "avx2"))
     def test_lesser_capabilities(self, capability):
-        # The kernels for older processors pass the same tests of values.
+        """The kernels for older processors pass the same tests of values."""
         environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
         # there run_tests writes a report, for which a bare machine lacks the package
         environment.pop("CI", None)
-        command = [
-            sys.executable,
-            __file__,
-            "-k",
-            "errors",
-            "-k",
-            "saturation",
-            "-k",
-            "strides",
-            "-k",
-            "two_ulp",
-        ]
-        run = subprocess.run(command, env=environment, capture_output=True, text=True)
+        program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
+        chosen = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(chosen.stdout.strip().lower(), capability)
+        names = "errors one_row saturation infinity two_ulp strides past_the_end expanded mask empty"
+        chosen_tests = [word for name in names.split() for word in ("-k", name)]
+        run = subprocess.run(
+            [sys.executable, __file__, *chosen_tests],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
         self.assertEqual(run.returncode, 0, msg=run.stderr[-4000:])
+        ran = re.search(r"^Ran (\d+) tests", run.stderr, re.MULTILINE)
+        self.assertGreater(int(ran[1]), 80)
 
 
 instantiate_parametrized_tests(TestAttnKernels)

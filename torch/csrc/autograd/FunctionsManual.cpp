@@ -120,7 +120,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
         at::_attn_backward(grad_output, grad_attn, gg_q, gg_k, v, attn, mask);
   }
 
-  const Tensor gg_attn = attn_tanh_backward(scores_t, attn.conj());
+  Tensor gg_attn;
+  if (output_mask[0] || output_mask[1] || output_mask[4]) {
+    gg_attn = attn_tanh_backward(scores_t, attn.conj());
+  }
   if (output_mask[0]) {
     gg_output = maybe_addmm(maybe_mm(gg_attn, v), attn, gg_v);
   }

@@ -61,6 +61,14 @@ bool is_supported(ScalarType dtype) {
       dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
 }
 
+// Whether the kernels shall do it. Where attn is small beside these columns of
+// the inputs, passes over it are not what costs time, and a BLAS prepares its
+// products with less effort; few have a fast one for float16.
+bool is_fused(ScalarType dtype, int64_t n, int64_t columns) {
+  const bool slow_products = dtype == kHalf && n >= 8;
+  return !isComplexType(dtype) && (columns <= 512 + 4 * n || slow_products);
+}
+
 // The first write to every 4 KiB page of a large new tensor is a page fault,
 // which together take longer than all the arithmetic; 2 MiB pages are zeroed
 // ten times faster.
@@ -205,7 +213,13 @@ void check_attn_backward_inputs(
           return;
         }
         TORCH_CHECK(
-            t.dim() == 2 && t.size(0) == n && t.size(1) == size,
+            t.dim() == 2,
+            "_attn_backward: expected ",
+            name,
+            " to be 2-D, but got size ",
+            t.sizes());
+        TORCH_CHECK(
+            t.size(0) == n && t.size(1) == size,
             "_attn_backward: expected ",
             name,
             " to have size ",
@@ -245,12 +259,12 @@ attn(const Tensor& q, const Tensor& k, const Tensor& v) {
 std::tuple<Tensor, Tensor>
 attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
-  if (q.is_complex()) {
+  const int64_t n = q.size(0);
+  if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1))) {
     Tensor attn = at::mm(q, k.t()).tanh_();
     Tensor output = at::mm(attn, v);
     return std::make_tuple(std::move(output), std::move(attn));
   }
-  const int64_t n = q.size(0);
   Tensor attn = at::detail::empty_cpu({n, n}, q.options());
   Tensor output = at::detail::empty_cpu({n, v.size(1)}, q.options());
   if (n > 0) {
@@ -315,6 +329,15 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   const bool any = grad_output.defined() || grad_attn.defined();
+  int64_t columns = 0;
+  for (const Tensor& t : {q.defined() ? q : k, grad_output}) {
+    columns += t.defined() ? t.size(1) : 0;
+  }
+  if (!attn.is_complex() &&
+      !is_fused(attn.scalar_type(), attn.size(0), columns)) {
+    return _attn_backward(
+        grad_output_, grad_attn_, q_, k_, v_, attn, output_mask);
+  }
   Tensor grad_q, grad_k, grad_v;
   if (output_mask[0] && any) {
     grad_q = at::detail::empty_cpu(k.sizes(), attn.options());

@@ -13,7 +13,6 @@
 #include <c10/util/irange.h>
 
 #include <array>
-#include <cstring>
 
 namespace at::native {
 
@@ -22,7 +21,7 @@ namespace {
 using namespace attn_tile;
 
 // Blocks of attn: what the next products read of them stays in the cache.
-constexpr int64_t kForwardRows = 48, kForwardColumns = 128;
+constexpr int64_t kBlockRows = 48, kForwardColumns = 128;
 constexpr int64_t kBackwardRows = 96, kBackwardColumns = 256;
 
 // Less work than this (FLOP) is not worth another thread.
@@ -32,17 +31,34 @@ int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-// Uninitialised memory, seen by the profiler as every tensor is.
+// As many elements, to the end of the cache's line.
 template <typename T>
+int64_t whole_lines(int64_t elements) {
+  constexpr int64_t line = 64 / sizeof(T);
+  return ceil_div(elements, line) * line;
+}
+
+// Two arrays of uninitialised memory, seen by the profiler as every tensor is.
+// One allocation serves all threads: malloc returns what is freed beyond twice
+// the largest to the system, whose new pages cost more than the arithmetic.
+template <typename First, typename Second>
 class Scratch {
  public:
-  explicit Scratch(int64_t elements)
-      : memory_(c10::GetCPUAllocator()->allocate(elements * sizeof(T))) {}
-  T* get() const {
-    return static_cast<T*>(memory_.get());
+  Scratch(int64_t first, int64_t second)
+      : offset_(whole_lines<char>(first * sizeof(First))),
+        memory_(
+            c10::GetCPUAllocator()->allocate(
+                offset_ + second * sizeof(Second))) {}
+  First* first() const {
+    return static_cast<First*>(memory_.get());
+  }
+  Second* second() const {
+    return reinterpret_cast<Second*>(
+        static_cast<char*>(memory_.get()) + offset_);
   }
 
  private:
+  int64_t offset_;
   at::DataPtr memory_;
 };
 
@@ -97,7 +113,7 @@ void load_left(const scalar_t* from, U* to, int64_t rows, int64_t columns) {
       if (columns % 2) {
         to[units - 1].second = 0;
       }
-      std::memcpy(to, from, columns * sizeof(scalar_t));
+      std::copy_n(from, columns, reinterpret_cast<scalar_t*>(to));
     } else {
       widen(from, to, columns);
     }
@@ -221,7 +237,106 @@ inline void tanh_row(const T* scores, scalar_t* attn, U* left, int64_t n) {
   }
 }
 
-// U is what the products read: opmath_type<scalar_t>, or Pair for bfloat16.
+// result <- scores @ wide, a block of rows at a time. The scores are made of
+// left @ right.T, zeros without left, where they lie: finish(row, column, rows,
+// columns, sums, scores) is called for every tile. U is what the products read:
+// opmath_type<scalar_t>, or Pair for bfloat16.
+template <typename scalar_t, typename U, int64_t kColumns, typename F>
+void by_rows(
+    const Tensor& result,
+    const Tensor& left,
+    const Tensor& right,
+    const Tensor& wide,
+    const F& finish) {
+  using T = typename Unit<U>::Sum;
+  constexpr int64_t group = Unit<U>::group, scores_row = kColumns / group;
+  const int64_t n = wide.size(0), e = wide.size(1);
+  const int64_t d = left.defined() ? left.size(1) : 0;
+  const int64_t d_units = ceil_div(d, group), e_padded = padded<T>(e);
+  const scalar_t* left_data = d > 0 ? left.const_data_ptr<scalar_t>() : nullptr;
+  const scalar_t* right_data =
+      d > 0 ? right.const_data_ptr<scalar_t>() : nullptr;
+  const scalar_t* wide_data = wide.const_data_ptr<scalar_t>();
+  scalar_t* result_data = result.mutable_data_ptr<scalar_t>();
+
+  constexpr int64_t panel = kPanel<T>;
+  const int64_t panels = ceil_div(n, panel);
+  const int64_t threads = std::min<int64_t>(
+      at::get_num_threads(), 2. * n * n * (d + e + 16) / kThreadWork + 1);
+  const int64_t blocks = ceil_div(ceil_div(n, kBlockRows), threads) * threads;
+  const int64_t block_rows = ceil_div(n, blocks);
+  // A pair of rows may be finished where only the first of them is.
+  const int64_t own_units = whole_lines<U>(
+      block_rows * d_units + (block_rows + group - 1) * scores_row);
+  const int64_t own_sums = block_rows * e_padded;
+  const int64_t right_units = whole_lines<U>(panels * d_units * panel);
+  const int64_t wide_units = ceil_div(n, group) * e_padded;
+  const Scratch<U, T> scratch(
+      right_units + wide_units + threads * own_units, threads * own_sums);
+  U* right_panels = scratch.first();
+  U* wide_rows = right_panels + right_units;
+  const int64_t copy_grain = ceil_div(1 << 15, panel * (d + e) + 1);
+  at::parallel_for(0, panels, copy_grain, [&](int64_t begin, int64_t end) {
+    const int64_t i = begin * panel;
+    const int64_t rows = std::min(end * panel, n) - i;
+    load_transposed(right_data + i * d, right_panels + i * d_units, rows, d);
+    load_right(
+        wide_data + i * e,
+        e,
+        wide_rows + i / group * e_padded,
+        e_padded,
+        rows,
+        e);
+  });
+
+  const auto run = [&](int64_t begin, int64_t end) {
+    const int64_t thread = at::get_thread_num();
+    U* left_rows = wide_rows + wide_units + thread * own_units;
+    U* scores = left_rows + block_rows * d_units;
+    T* sums = scratch.second() + thread * own_sums;
+    std::array<T, kTileRows * kPanel<T>> tile{};
+    for (int64_t i = begin * block_rows; i < std::min(end * block_rows, n);
+         i += block_rows) {
+      const int64_t rows = std::min(block_rows, n - i);
+      load_left(left_data + i * d, left_rows, rows, d);
+      for (int64_t j = 0; j < n; j += kColumns) {
+        const int64_t columns = std::min(kColumns, n - j);
+        each_tile<T>(rows, columns, [&](auto r, auto c, auto m, auto width) {
+          product<U, T>(
+              m,
+              width,
+              d_units,
+              {left_rows + r * d_units, d_units, 1},
+              {right_panels + (j + c) * d_units, panel},
+              tile.data(),
+              kPanel<T>,
+              false);
+          finish(
+              i + r,
+              j + c,
+              m,
+              width,
+              tile.data(),
+              scores + (r * kColumns + c) / group);
+        });
+        product<U, T>(
+            rows,
+            e,
+            ceil_div(columns, group),
+            {scores, scores_row, 1},
+            {wide_rows + j / group * e_padded, e_padded},
+            sums,
+            e_padded,
+            j > 0);
+      }
+      for (const auto r : c10::irange(rows)) {
+        narrow(sums + r * e_padded, result_data + (i + r) * e, e);
+      }
+    }
+  };
+  at::parallel_for(0, blocks, ceil_div(blocks, threads), run);
+}
+
 template <typename scalar_t, typename U>
 void attn_forward(
     const Tensor& output,
@@ -230,88 +345,25 @@ void attn_forward(
     const Tensor& k,
     const Tensor& v) {
   using T = typename Unit<U>::Sum;
-  constexpr int64_t group = Unit<U>::group, left_row = kForwardColumns / group;
-  const int64_t n = q.size(0), d = q.size(1), e = v.size(1);
-  const int64_t d_units = ceil_div(d, group), e_padded = padded<T>(e);
-  const scalar_t* q_data = q.const_data_ptr<scalar_t>();
-  const scalar_t* k_data = k.const_data_ptr<scalar_t>();
-  const scalar_t* v_data = v.const_data_ptr<scalar_t>();
-  scalar_t* output_data = output.mutable_data_ptr<scalar_t>();
+  const int64_t n = q.size(0);
   scalar_t* attn_data = attn.mutable_data_ptr<scalar_t>();
-
-  const int64_t panels = ceil_div(n, kPanel<T>);
-  const Scratch<U> k_panels(panels * d_units * kPanel<T>);
-  const Scratch<U> v_rows(ceil_div(n, group) * e_padded);
-  const int64_t copy_grain = ceil_div(1 << 15, kPanel<T> * (d + e) + 1);
-  at::parallel_for(0, panels, copy_grain, [&](int64_t begin, int64_t end) {
-    const int64_t i = begin * kPanel<T>;
-    const int64_t rows = std::min(end * kPanel<T>, n) - i;
-    load_transposed(k_data + i * d, k_panels.get() + i * d_units, rows, d);
-    load_right(
-        v_data + i * e,
-        e,
-        v_rows.get() + i / group * e_padded,
-        e_padded,
-        rows,
-        e);
-  });
-
-  const int64_t threads = std::min<int64_t>(
-      at::get_num_threads(), 2. * n * n * (d + e + 16) / kThreadWork + 1);
-  const int64_t blocks = ceil_div(ceil_div(n, kForwardRows), threads) * threads;
-  const int64_t block_rows = ceil_div(n, blocks);
-  const auto run = [&](int64_t begin, int64_t end) {
-    const Scratch<U> left(block_rows * (d_units + left_row));
-    const Scratch<T> sums(block_rows * e_padded);
-    U* q_rows = left.get();
-    U* attn_rows = q_rows + block_rows * d_units;
-    T* output_rows = sums.get();
-    std::array<T, kTileRows * kPanel<T>> scores{};
-    for (int64_t i = begin * block_rows; i < std::min(end * block_rows, n);
-         i += block_rows) {
-      const int64_t rows = std::min(block_rows, n - i);
-      load_left(q_data + i * d, q_rows, rows, d);
-      for (int64_t j = 0; j < n; j += kForwardColumns) {
-        const int64_t columns = std::min(kForwardColumns, n - j);
-        each_tile<T>(rows, columns, [&](auto r, auto c, auto m, auto width) {
-          // scores <- q @ k.T
-          product<U, T>(
-              m,
-              width,
-              d_units,
-              {q_rows + r * d_units, d_units, 1},
-              {k_panels.get() + (j + c) * d_units, kPanel<T>},
-              scores.data(),
-              kPanel<T>,
-              false);
-          // attn <- tanh(scores)
-          scalar_t* to = attn_data + (i + r) * n + j + c;
-          prefetch_next<true>(to, n, width);
-          for (const auto x : c10::irange(m)) {
-            tanh_row(
-                scores.data() + x * kPanel<T>,
-                to + x * n,
-                attn_rows + (r + x) * left_row + c / group,
-                width);
-          }
-        });
-        // output <- output + attn @ v
-        product<U, T>(
-            rows,
-            e,
-            ceil_div(columns, group),
-            {attn_rows, left_row, 1},
-            {v_rows.get() + j / group * e_padded, e_padded},
-            output_rows,
-            e_padded,
-            j > 0);
-      }
-      for (const auto r : c10::irange(rows)) {
-        narrow(output_rows + r * e_padded, output_data + (i + r) * e, e);
-      }
-    }
-  };
-  at::parallel_for(0, blocks, ceil_div(blocks, threads), run);
+  // attn <- tanh(q @ k.T), output <- attn @ v
+  by_rows<scalar_t, U, kForwardColumns>(
+      output,
+      q,
+      k,
+      v,
+      [=](int64_t i, int64_t j, int64_t m, int64_t width, T* sums, U* scores) {
+        scalar_t* to = attn_data + i * n + j;
+        prefetch_next<true>(to, n, width);
+        for (const auto x : c10::irange(m)) {
+          tanh_row(
+              sums + x * kPanel<T>,
+              to + x * n,
+              scores + x * (kForwardColumns / Unit<U>::group),
+              width);
+        }
+      });
 }
 
 // sum (n) <- sum + x, whose numbers are `stride` apart
@@ -329,7 +381,7 @@ inline void add_row(const scalar_t* x, int64_t stride, T* sum, int64_t n) {
 // grad_scores <- grad_attn * (1 - attn^2) for a tile, as the left and as the
 // right factor of a product, and attn as a right one
 template <typename scalar_t, typename U, typename T>
-inline void backward_tile(
+C10_ALWAYS_INLINE void backward_tile(
     const T* grad_attn,
     const scalar_t* attn,
     int64_t attn_row,
@@ -374,6 +426,59 @@ inline void backward_tile(
   }
 }
 
+// sums (rows of kPanel) <- sums + a tile of x
+template <typename scalar_t, typename T>
+void add_tile(
+    const Tensor& x,
+    int64_t row,
+    int64_t column,
+    int64_t rows,
+    int64_t columns,
+    T* sums) {
+  const scalar_t* from =
+      x.const_data_ptr<scalar_t>() + row * x.stride(0) + column * x.stride(1);
+  for (; rows > 0; rows--, from += x.stride(0), sums += kPanel<T>) {
+    add_row(from, x.stride(1), sums, columns);
+  }
+}
+
+// grad_q alone, of which each thread owns rows.
+template <typename scalar_t, typename U>
+void attn_backward_q(
+    const Tensor& grad_q,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn) {
+  using T = typename Unit<U>::Sum;
+  const int64_t n = attn.size(0);
+  const scalar_t* attn_data = attn.const_data_ptr<scalar_t>();
+  by_rows<scalar_t, U, kBackwardColumns>(
+      grad_q,
+      grad_output,
+      v,
+      k,
+      [=](int64_t i, int64_t j, int64_t m, int64_t width, T* sums, U* scores) {
+        const scalar_t* from = attn_data + i * n + j;
+        prefetch_next<false>(from, n, width);
+        if (grad_attn.defined()) {
+          add_tile<scalar_t>(grad_attn, i, j, m, width, sums);
+        }
+        // What only a sum over rows needs.
+        std::array<U, kTileRows * kBackwardColumns> right, attn_right;
+        backward_tile(
+            sums,
+            from,
+            n,
+            m,
+            width,
+            scores,
+            Unit<U>::group == 1 ? scores : right.data(),
+            attn_right.data());
+      });
+}
+
 template <typename scalar_t, typename U>
 void attn_backward(
     const Tensor& grad_q,
@@ -398,7 +503,6 @@ void attn_backward(
   const scalar_t* k_data = data(k);
   const scalar_t* v_data = data(v);
   const scalar_t* grad_output_data = data(grad_output);
-  const scalar_t* grad_attn_data = data(grad_attn);
   const scalar_t* attn_data = data(attn);
   const int64_t n = attn.size(0);
   const int64_t d = grad_q.defined() ? grad_q.size(1)
@@ -411,29 +515,42 @@ void attn_backward(
   // Each part owns some columns of attn, rows of grad_k and grad_v, and has its
   // own sums of grad_q, which are to stay small beside attn.
   const int64_t most = std::max<int64_t>(
-      {1, n / (4 * d_padded + 1), (1 << 18) / (n * d_padded + 1)});
+      {2, n / (4 * d_padded + 1), (1 << 18) / (n * d_padded + 1)});
   int64_t parts = std::min<int64_t>(
-      {at::get_num_threads(),
-       most,
-       static_cast<int64_t>(4. * n * n * (d + e + 4) / kThreadWork) + 1});
+      at::get_num_threads(), 4. * n * n * (d + e + 4) / kThreadWork + 1);
+  if (grad_q.defined() && 4 * parts > 5 * most) {
+    // Made apart it costs a fifth product, and all threads have work.
+    attn_backward_q<scalar_t, U>(grad_q, grad_output, grad_attn, k, v, attn);
+    if (grad_k.defined() || grad_v.defined()) {
+      attn_backward<scalar_t, U>(
+          Tensor(), grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
+    }
+    return;
+  }
+  if (grad_q.defined()) {
+    parts = std::min(parts, most);
+  }
   const int64_t part_columns = padded<T>(ceil_div(n, parts));
   parts = ceil_div(n, part_columns);
   const int64_t block_rows = std::min(n, kBackwardRows);
   const int64_t block_units = ceil_div(block_rows, group);
   const int64_t block_columns =
-      ceil_div(std::min(n, kBackwardColumns), kPanel<T>) * kPanel<T>;
-  const Scratch<T> grad_q_sums(grad_q.defined() ? parts * n * d_padded : 0);
+      ceil_div(std::min(part_columns, kBackwardColumns), kPanel<T>) * kPanel<T>;
+  const int64_t tile = block_units * kBackwardColumns;
+  const int64_t width = d_padded + e_padded;
+  const int64_t own_units = whole_lines<U>(
+      (1 + group) * tile + block_rows * e_units + block_units * width +
+      ceil_div(block_columns, group) * d_padded + block_columns * e_units);
+  const int64_t own_sums = block_columns * width;
+  const int64_t grad_q_sums = grad_q.defined() ? n * d_padded : 0;
+  const Scratch<U, T> scratch(
+      parts * own_units, parts * (own_sums + grad_q_sums));
 
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
-    const int64_t tile = block_units * kBackwardColumns;
-    const int64_t width = d_padded + e_padded;
-    const Scratch<T> sums(block_columns * width);
-    const Scratch<U> units(
-        (1 + group) * tile + block_rows * e_units + block_units * width +
-        block_columns * width);
-    T* grad_k_rows = sums.get();
+    const int64_t thread = at::get_thread_num();
+    T* grad_k_rows = scratch.second() + parts * grad_q_sums + thread * own_sums;
     T* grad_v_rows = grad_k_rows + block_columns * d_padded;
-    U* scores_right = units.get();
+    U* scores_right = scratch.first() + thread * own_units;
     U* attn_right = scores_right + tile;
     // Without pairs both factors are the same.
     U* scores_left = group == 1 ? scores_right : attn_right + tile;
@@ -441,12 +558,12 @@ void attn_backward(
     U* output_right = output_left + block_rows * e_units;
     U* q_right = output_right + block_units * e_padded;
     U* k_right = q_right + block_units * d_padded;
-    U* v_panels = k_right + block_columns * d_padded;
+    U* v_panels = k_right + ceil_div(block_columns, group) * d_padded;
     std::array<T, kTileRows * kPanel<T>> grad_attn_tile{};
     for (const auto part : c10::irange(begin, end)) {
       const int64_t first = part * part_columns;
       const int64_t last = std::min(first + part_columns, n);
-      T* grad_q_rows = grad_q_sums.get() + part * n * d_padded;
+      T* grad_q_rows = scratch.second() + part * grad_q_sums;
       for (int64_t j = first; j < last; j += kBackwardColumns) {
         const int64_t columns = std::min(kBackwardColumns, last - j);
         if (grad_q.defined()) {
@@ -478,13 +595,8 @@ void attn_backward(
             } else {
               grad_attn_tile.fill(T(0));
             }
-            for (int64_t x = 0; has_attn && x < m; x++) {
-              add_row(
-                  grad_attn_data + (i + r + x) * grad_attn.stride(0) +
-                      (j + c) * grad_attn.stride(1),
-                  grad_attn.stride(1),
-                  sum + x * kPanel<T>,
-                  width);
+            if (has_attn) {
+              add_tile<scalar_t>(grad_attn, i + r, j + c, m, width, sum);
             }
             const int64_t to = r / group * kBackwardColumns + c;
             backward_tile(
@@ -557,9 +669,9 @@ void attn_backward(
     const int64_t grain = ceil_div(1 << 15, parts * d + 1);
     at::parallel_for(0, n, grain, [&](int64_t begin, int64_t end) {
       for (const auto i : c10::irange(begin, end)) {
-        T* sum = grad_q_sums.get() + i * d_padded;
+        T* sum = scratch.second() + i * d_padded;
         for (const auto part : c10::irange(int64_t(1), parts)) {
-          const T* other = sum + part * n * d_padded;
+          const T* other = sum + part * grad_q_sums;
           for (int64_t c = 0; c < d_padded; c += Vectorized<T>::size()) {
             (Vectorized<T>::loadu(sum + c) + Vectorized<T>::loadu(other + c))
                 .store(sum + c);

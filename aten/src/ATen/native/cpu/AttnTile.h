@@ -123,13 +123,17 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
 }
 
 // Vectors in a row of the register tile, and its rows: six rows of them, one
-// row of B and one broadcast element fill the registers.
+// row of B and one broadcast element fill the registers of AVX2 and AVX-512.
 #if defined(CPU_CAPABILITY_AVX2)
 constexpr int kPanelVectors = 2;
 #else
 constexpr int kPanelVectors = 4;
 #endif
 constexpr int kTileRows = 6;
+
+// Units that one sum takes at most: a chain of many more errs more than the
+// sums of its parts.
+constexpr int64_t kDepth = 256;
 
 template <typename T>
 constexpr int64_t kPanel = kPanelVectors * Vectorized<T>::size();
@@ -333,6 +337,11 @@ inline void product(
     T* c,
     int64_t c_row,
     bool add) {
+  for (; depth > kDepth; depth -= kDepth, add = true) {
+    product(m, n, kDepth, a, b, c, c_row, add);
+    a.data += kDepth * a.column;
+    b.data += kDepth * b.row;
+  }
   constexpr int64_t width = Vectorized<T>::size();
   for (int64_t j = 0; j < n; j += kPanel<T>, b.data += b.panel) {
     switch (std::min<int64_t>(kPanelVectors, padded<T>(n - j) / width)) {
