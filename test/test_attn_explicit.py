@@ -156,6 +156,12 @@ of_all_sizes = parametrize(
 
 
 class TestGradients(TestCase):
+    def test_outputs_are_no_functions_of_each_other(self):
+        output, attn = torch.attn(*make_inputs())
+        self.assertIs(output.grad_fn, attn.grad_fn)
+        with self.assertRaisesRegex(RuntimeError, "appears to not have been used"):
+            torch.autograd.grad(output.sum(), attn)
+
     @in_precise_dtypes
     @of_all_sizes
     def test_every_subset_of_inputs_and_gradients(self, sizes, dtype):
@@ -241,7 +247,7 @@ class TestGradients(TestCase):
         for i, name in enumerate(names[:5]):
             refused(r"expected \w+ to have size \[5, \d\], but", name, given[i][:4])
             refused(f"expected {name} to have the dtype", name, given[i].float())
-            refused(r"expected \w+ to have size", name, given[i][0])
+            refused(f"expected {name} to be 2-D, but", name, given[i][0])
         refused(r"expected \w+ to have size", "q", q[:, :2])
         refused(r"expected \w+ to have size", "v", v[:, :2])
         for wrong in attn[0], attn[:4]:
@@ -733,10 +739,10 @@ class TestTracing(TestCase):
         self.assertIn("aten.attn.default", str(program.graph))
         other = make_inputs(7, requires_grad=False)
         self.assertEqual(tuple(program.module()(*other)), tuple(torch.attn(*other)))
-        decomposed = program.run_decompositions(
-            torch._decomp.get_decompositions([aten.attn])
-        )
-        self.assertNotIn("aten.attn.default", str(decomposed.graph))
+        # With export's own table all that is left are core operators.
+        decomposed = program.run_decompositions()
+        called = {x.target for x in decomposed.graph.nodes if x.op == "call_function"}
+        self.assertTrue(all(torch.Tag.core in x.tags for x in called), called)
         self.assertEqual(tuple(decomposed.module()(*other)), tuple(torch.attn(*other)))
 
     def test_compiled_autograd(self):
@@ -933,7 +939,8 @@ class TestTools(TestCase):
 
     @parametrize("what", ["forward", "backward", "forward mode", "double backward"])
     def test_memory_is_less_than_composition_takes(self, what):
-        n, d, e = 256, 8, 8
+        # Large enough for what the kernels hold for each thread, whatever N is.
+        n, d, e = 512, 8, 8
         q, k, v = make_inputs(n, d, e, dtype=torch.float32)
         tangents = make_inputs(n, d, e, dtype=torch.float32, requires_grad=False)
 
