@@ -13,7 +13,7 @@ demo: setup
 	$(VENV)/bin/python examples/attn.py
 
 test: setup lint
-	$(VENV)/bin/python -m pytest -q -n 2 fork/tests
+	$(VENV)/bin/python -m pytest -q -n 2 fork/tests suites/tests checks
 	$(FORK) check
 	$(MAKE) cuda
 
@@ -22,7 +22,7 @@ cuda: setup
 ifeq ($(NVCC),)
 	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
 else
-	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q fork/tests/test_cuda_binary.py
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/test_cuda_binary.py
 endif
 
 # What goes upstream is written as PyTorch's own linters want it: 88 columns, usort's order of imports, a main block.
@@ -31,7 +31,7 @@ USORT := {known-first-party = ["torch"], order-by-type = false, lines-after-impo
 
 lint: setup
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check fork examples
+	$(VENV)/bin/ruff format --check fork suites checks examples
 	$(VENV)/bin/ruff format --check --line-length 88 --exclude torch/testing tools torch test/test_attn*.py test/test_decomp.py
 	$(VENV)/bin/ruff check --isolated --select I --config 'lint.isort = $(USORT)' test/test_attn*.py
 	! grep -L ' run_tests()$$' test/test_attn*.py | grep .

@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ["FORK_SUITES_PYTEST_K"] = config.getoption("keyword") or ""
+    os.environ["SUITES_PYTEST_K"] = config.getoption("keyword") or ""

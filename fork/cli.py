@@ -8,8 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from fork.errors import ForkError
-from fork.telling import told_plainly
+from fork.errors import ForkError, told_plainly
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
-        module = importlib.import_module(f"fork.{name}" if name != "build" else "fork.building")
+        module = importlib.import_module(f"fork.commands.{name}")
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(words)

@@ -1,5 +1,36 @@
 """The tool's one kind of error: a sentence for the user, never a traceback."""
 
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
 
 class ForkError(Exception):
     """Says in one sentence what is wrong, where, and what to do about it."""
+
+
+@contextlib.contextmanager
+def told_plainly(place: Path, advice: str = "choose a folder that is yours") -> Iterator[None]:
+    """Turns what the file system refuses into a ForkError; `advice` says what to do where nothing may be written."""
+    try:
+        yield
+    except BrokenPipeError:  # nothing was refused: who read the output has gone
+        raise
+    except shutil.Error as error:  # of a whole tree: source, target and reason of each file
+        reasons = [str(reason) for _, _, reason in error.args[0]] if isinstance(error.args[0], list) else [str(error)]
+        full = any(os.strerror(errno.ENOSPC) in reason for reason in reasons)
+        raise ForkError(
+            f"the disk is full at {place}: free some space and try again" if full else f"{place}: {reasons[0]}"
+        ) from error
+    except OSError as error:
+        where = error.filename or place
+        if error.errno == errno.ENOSPC:
+            raise ForkError(f"the disk is full at {where}: free some space and try again") from error
+        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise ForkError(f"{where} cannot be written: {advice}") from error
+        raise ForkError(f"{where}: {error.strerror or error}") from error

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from fork.errors import ForkError
 
+NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
 RELATIONS = ("after", "before", "last")
 
 
@@ -53,12 +55,17 @@ class PullRequest:
 
 @dataclass(frozen=True)
 class Series:
-    """A stack: the folder it lies in, its PRs in order, the anchors of its fragments, and its name."""
+    """A stack: the folder it lies in, its PRs in order, and the anchors of its fragments.
+
+    `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
+    that `fork check` runs for each operator of the stack, with `-k OPERATOR`.
+    """
 
     root: Path
     prs: tuple[PullRequest, ...]
     anchors: Mapping[str, Anchor]
-    name: str = "fork"
+    wheel_suffix: str = "fork"
+    operator_tests: str | None = None
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -74,10 +81,10 @@ class Series:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             what = " ".join(str(error).split())
             raise ForkError(f"{file} is not a series: {type(error).__name__}: {what}") from error
-        name = str(data.get("name", cls.name))
-        series = cls(root, prs, anchors, name)
+        suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
+        series = cls(root, prs, anchors, suffix, tests)
         series._refuse_doubles(file)
-        return cls(root, tuple(map(series._with_changes, prs)), anchors, name)
+        return replace(series, prs=tuple(map(series._with_changes, prs)))
 
     def find(self, pr: str | PullRequest) -> PullRequest:
         """The PR of a name or of a place in the list, counted from 1."""
@@ -89,9 +96,42 @@ class Series:
         known = ", ".join(f"{n} {p.name}" for n, p in enumerate(self.prs, 1))
         raise ForkError(f"no PR {pr!r} in {self.root / 'stack' / 'series.yaml'}: it has {known}")
 
-    def description(self, pr: str | PullRequest) -> Path:
-        """The file of a PR's description."""
+    def description_file(self, pr: str | PullRequest) -> Path:
         return self.root / "stack" / self.find(pr).name / "PR.md"
+
+    def description(self, pr: str | PullRequest) -> str:
+        """The text of a PR's description, which is also its commit message."""
+        file = self.description_file(pr)
+        if not file.is_file():
+            raise ForkError(f"PR {self.find(pr).name} has no description: write {file}")
+        return file.read_text().rstrip("\n") + "\n"
+
+    def mark(self, pr: PullRequest, path: str) -> str:
+        """`+` for a path that is new in this PR, `~` for one that it changes, `-` for one that it drops."""
+        if path in pr.introduces:
+            return "+"
+        return "~" if path in self.state(pr) else "-"
+
+    def where(self, pr: PullRequest, path: str) -> str:
+        """Where a file goes in upstream's tree, as a phrase."""
+        if path not in self.state(pr):
+            return "dropped: upstream's file is as it was"
+        anchor = self.anchors.get(path)
+        if anchor is None:
+            return "a new file" if path in pr.introduces else "changed"
+        spots = [
+            " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
+            for container, places in anchor.places.items()
+        ]
+        older = f" (older releases: {anchor.formerly})" if anchor.formerly else ""
+        return "goes " + "; ".join(spots) + older
+
+    def operators(self, pr: str | PullRequest) -> list[str]:
+        """The names of the public operators of a state; their overloads share one."""
+        native = self.state(pr).get(NATIVE_FUNCTIONS)
+        entries = yaml.safe_load(native.read_text()) if native else []
+        names = {re.split(r"[.(]", entry["func"])[0] for entry in entries}
+        return sorted(name for name in names if not name.startswith("_"))
 
     def state(self, pr: str | PullRequest) -> dict[str, Path]:
         """Upstream path -> the file that holds its content once this PR is in.

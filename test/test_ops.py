@@ -1,6 +1,6 @@
 """PyTorch's OpInfo suites for any operator of `op_db`: `python test/test_ops.py -k attn`.
 
-The torch wheel ships the infrastructure of these tests and not the files, so `fork/suites/` holds the checks, under
+The torch wheel ships the infrastructure of these tests and not the files, so `suites/` holds the checks, under
 PyTorch's class and test names. `pytest -n 2 test/test_ops.py -k attn` runs the same tests. With
 `PYTORCH_SOURCE=/path/to/checkout` PyTorch's own files run instead, one after the other, with the same arguments.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from fork.suites.upstream import run_upstream
+from suites.upstream import run_upstream
 
 SOURCE = os.environ.get("PYTORCH_SOURCE")
 if SOURCE and __name__ == "__main__":
@@ -20,22 +20,25 @@ if SOURCE and __name__ == "__main__":
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import run_tests
 
-from fork.suites.aot import TestEagerFusionOpInfo
-from fork.suites.common import TestCommon
-from fork.suites.compliance import TestCompositeCompliance
-from fork.suites.decomp import TestDecomp
-from fork.suites.dtensor import TestDTensorOps
-from fork.suites.fake import TestFakeTensor, TestTags
-from fork.suites.functorch import TestOperators
-from fork.suites.fx import TestNormalizeOperators, TestOperatorSignatures, TestOpInfoSampleFunctions
-from fork.suites.gradients import TestBwdGradients, TestFwdGradients
-from fork.suites.inductor import TestInductorOpInfo, TestOpsUnbacked
-from fork.suites.jit import TestJit
-from fork.suites.mathbits import TestMathBits
-from fork.suites.meta import TestMeta
-from fork.suites.proxy import TestProxyTensorOpInfo
-from fork.suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
-from fork.suites.vmap import TestVmapOperatorsOpInfo
+from suites import decomp
+from suites.aot import TestEagerFusionOpInfo
+from suites.common import TestCommon
+from suites.compliance import TestCompositeCompliance
+from suites.decomp import TestDecomp
+from suites.dtensor import TestDTensorOps
+from suites.fake import TestFakeTensor, TestTags
+from suites.functorch import TestOperators
+from suites.fx import TestNormalizeOperators, TestOperatorSignatures, TestOpInfoSampleFunctions
+from suites.gradients import TestBwdGradients, TestFwdGradients
+from suites.inductor import TestInductorOpInfo, TestOpsUnbacked
+from suites.jit import TestJit
+from suites.mathbits import TestMathBits
+from suites.meta import TestMeta
+from suites.proxy import TestProxyTensorOpInfo
+from suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
+from suites.vmap import TestVmapOperatorsOpInfo
+
+decomp.tolerances_file = Path(__file__).resolve().with_name("test_decomp.py")
 
 EVERY_DEVICE = (
     TestCommon,

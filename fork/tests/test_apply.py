@@ -7,7 +7,7 @@ from expecttest import assert_expected_inline
 from pytest import CaptureFixture, MonkeyPatch, fixture
 
 from fork.cli import main
-from fork.export import COVER
+from fork.commands.export import COVER
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, stack
 

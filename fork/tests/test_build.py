@@ -16,14 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from fork import base as bases
-from fork import build as building
-from fork import tree
-from fork.build import Fork, build, environment
 from fork.cli import main
-from fork.errors import ForkError
+from fork.engine import base as bases
+from fork.engine import toolchain, tree
+from fork.engine.pipeline import Fork, build, environment
+from fork.errors import ForkError, told_plainly
 from fork.series import Series
-from fork.telling import told_plainly
 from fork.tests import softclip
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,7 +199,7 @@ def test_a_file_system_that_refuses_is_told_plainly(
 
     kernel.write_text(kernel.read_text() + "// changed\n")
     with monkeypatch.context() as patch:
-        patch.setattr(building.tree, "copy", refuse)
+        patch.setattr(tree, "copy", refuse)
         with pytest.raises(ForkError, match=sentence):
             build(fork_of(root))
     assert works(root)
@@ -217,10 +215,10 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ForkError, match="no C\\+\\+ compiler was found: install g\\+\\+"):
-        bases.check_tools(bases.installed())
+        toolchain.check_tools(bases.installed())
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ForkError, match="no-such-compiler, which CXX names, was not found"):
-        bases.check_tools(bases.installed())
+        toolchain.check_tools(bases.installed())
 
 
 def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
@@ -228,7 +226,7 @@ def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
     headless.write_text("#!/bin/sh\necho /nowhere\n")
     headless.chmod(0o755)
     with pytest.raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
-        bases.check_tools(replace(bases.installed(), python=headless))
+        toolchain.check_tools(replace(bases.installed(), python=headless))
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,14 @@
 """`fork check`: a sound stack passes, and each way of being unsound has its sentence."""
 
-from argparse import Namespace
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, raises
 
-from fork import base as bases
-from fork import check
-from fork.errors import ForkError
-from fork.prefix import Result, Run
-from fork.series import PullRequest, Series
+from fork.engine import base as bases
+from fork.series import Series
 from fork.tests.helpers import write
 from fork.tests.tiny import NATIVE, UPSTREAM, stack
-
-ROOT = Path(__file__).resolve().parents[2]
+from fork.verify import soundness
 
 
 def faults(root: Path) -> str:
@@ -23,7 +17,7 @@ def faults(root: Path) -> str:
     base = UPSTREAM | {
         "docs/source/ops.md": UPSTREAM["docs/source/ops.rst"].replace("Operators\n~~~~~~~~~", "# Operators")
     }
-    found = [*check.files(series), *check.descriptions(series), *check.weaves(series, base.get)]
+    found = [*soundness.files(series), *soundness.descriptions(series), *soundness.weaves(series, base.get)]
     return "\n".join(found) + "\n"
 
 
@@ -102,26 +96,8 @@ def test_lines_taken_from_upstream(tmp_path: Path) -> None:
     upstream = (site / "torch/overrides.py").read_text().splitlines()
     taken = [line for line in upstream if line.strip()][400:412]
     root = stack(tmp_path)
-    assert list(check.copies(Series.load(root), site)) == []
+    assert list(soundness.copies(Series.load(root), site)) == []
     write(root, {"aten/src/ATen/native/Twice.cpp": "\n\n".join("  " + line for line in taken) + "\n"})
-    found = list(check.copies(Series.load(root), site))
+    found = list(soundness.copies(Series.load(root), site))
     assert found and all(line.startswith("aten/src/ATen/native/Twice.cpp:") for line in found)
     assert "6 lines in a row as in torch/overrides.py:" in found[0]
-
-
-def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:
-    seen: list[str] = []
-
-    def prefix(series: Series, pr: PullRequest, folder: Path) -> Result:
-        seen.append(pr.name)
-        run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=pr.name != "custom-function")
-        return Result(pr.name, "2.13.0", (run,))
-
-    args = Namespace(root=ROOT, pr=None, static=False, build=None)
-    with raises(ForkError, match="custom-function: test/test_x.py failed"):
-        check.run(args, prefix)
-    assert seen == [pr.name for pr in Series.load(ROOT).prs]
-
-
-def test_the_files_of_this_stack_are_sound() -> None:
-    assert check.run(Namespace(root=ROOT, pr=None, static=True, build=None)) == 0

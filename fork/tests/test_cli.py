@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
-from fork import base as bases
-from fork import compat, cuda
-from fork.build import Fork
 from fork.cli import main
+from fork.engine import base as bases
+from fork.engine import toolchain
 from fork.errors import ForkError
-from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 
@@ -67,29 +64,7 @@ def test_a_series_that_says_what_cannot_be(
     assert error.startswith("fork: ") and sentence in error
 
 
-def test_tests_that_fail_on_a_release_fail_compat(
-    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
-    """And nothing but what was made for a release is removed."""
-    kept = write(tmp_path, {"forks/explicit-2.13.0/current": "", "bases/2.7.0/complete": ""})
-    monkeypatch.setattr(bases, "obtain", lambda *_: bases.installed())
-    monkeypatch.setattr(compat, "build", lambda fork: fork.home)
-    failing = subprocess.CompletedProcess([], 1, stdout="1 failed, 41 passed in 2 s\n", stderr="")
-    monkeypatch.setattr(compat.subprocess, "run", lambda *_, **__: failing)
-    assert Series.load(ROOT).name == "attn"
-    assert main(["compat", "2.7", "--build", str(kept)]) == 1
-    assert "1 failed, 41 passed" in capsys.readouterr().out
-    assert (kept / "forks/explicit-2.13.0/current").exists() and not (kept / "bases/2.7.0").exists()
-
-
-def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) -> None:
-    base = bases.installed()
-    other = dataclasses.replace(base, site=tmp_path)
-    series = Series.load(ROOT)
-    assert len({Fork(series, series.prs[-1], b, "auto", tmp_path).home for b in (base, other)}) == 2
-
-
 def test_a_list_of_architectures_that_names_none(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "Hopper")
     with raises(ForkError, match="Hopper names no architecture"):
-        cuda._architectures(bases.installed())
+        toolchain._architectures(bases.installed())

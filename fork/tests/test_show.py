@@ -7,9 +7,9 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import CaptureFixture
 
-from fork import markdown
 from fork.cli import main
-from fork.html import page
+from fork.page import markdown
+from fork.page.html import page
 from fork.series import Series
 from fork.tests.tiny import stack
 

@@ -1,0 +1,80 @@
+"""The fork as its users meet it: the examples run, in Python and in C++, and type checkers know the operator."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    series = Series.load(ROOT)
+    return build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+
+
+def run(site: Path, *words: str | Path) -> str:
+    variables = environment(site, Path(sys.executable))
+    done = subprocess.run(list(map(str, words)), env=variables, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_example_learns(site: Path) -> None:
+    printed = run(site, sys.executable, "examples/attn.py")
+    assert str(site) in printed and "250 steps" in printed
+
+
+def test_a_cpp_program_finds_the_operator_through_cmake(site: Path, tmp_path: Path) -> None:
+    prefix = site / "torch/share/cmake"
+    compiler = shutil.which("c++") or "g++"
+    run(
+        site,
+        "cmake",
+        "-S",
+        "examples/cpp",
+        "-B",
+        tmp_path,
+        f"-DCMAKE_PREFIX_PATH={prefix}",
+        f"-DCMAKE_CXX_COMPILER={compiler}",
+    )
+    run(site, "cmake", "--build", tmp_path)
+    assert "output [64, 4], attn [64, 64]" in run(site, tmp_path / "attn_example")
+
+
+def test_type_checkers_know_the_named_outputs(site: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\n\n\ndef f(x: torch.Tensor) -> torch.Tensor:\n"
+        "    result = torch.attn(x, x, x)\n    output, attn = result\n"
+        "    reveal_type(result.output)\n    return result.attn + attn + output\n\n\ntorch.attn(1, 2, 3)\n"
+    )
+    words = [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", str(program)]
+    variables = environment(site, Path(sys.executable)) | {"MYPYPATH": str(site)}
+    printed = subprocess.run(words, env=variables, capture_output=True, text=True, cwd=tmp_path).stdout
+    assert 'Revealed type is "torch._tensor.Tensor"' in printed
+    assert 'Argument 1 to "attn" has incompatible type "int"; expected "Tensor"' in printed
+
+
+def test_its_help_says_what_it_computes(site: Path) -> None:
+    printed = run(site, sys.executable, "-c", "import torch; help(torch.attn)")
+    assert "tanh" in printed and "(N, D)" in printed and "Example" in printed
+
+
+def test_it_is_in_op_db_and_in_the_return_types(site: Path) -> None:
+    code = (
+        "import torch\nfrom torch.testing._internal.common_methods_invocations import op_db\n"
+        "print([op.name for op in op_db].count('attn'))\n"
+        "x = torch.ones(1, 1)\nleaves, spec = torch.utils._pytree.tree_flatten(torch.attn(x, x, x))\n"
+        "print(len(leaves), torch.utils._pytree.tree_unflatten(leaves, spec).__class__ is torch.return_types.attn)"
+    )
+    assert run(site, sys.executable, "-c", code).split() == ["1", "2", "True"]

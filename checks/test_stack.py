@@ -1,0 +1,61 @@
+"""This stack through the tool's commands: its files are sound, and its review page has every PR."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from argparse import Namespace
+from pathlib import Path
+
+from pytest import CaptureFixture, MonkeyPatch, raises
+
+from fork.cli import main
+from fork.commands import check, compat
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork
+from fork.errors import ForkError
+from fork.series import PullRequest, Series
+from fork.tests.helpers import write
+from fork.verify.prefix import Result, Run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def prefix(series: Series, pr: PullRequest, folder: Path) -> Result:
+        seen.append(pr.name)
+        run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=pr.name != "custom-function")
+        return Result(pr.name, "2.13.0", (run,))
+
+    args = Namespace(root=ROOT, pr=None, static=False, build=None)
+    with raises(ForkError, match="custom-function: test/test_x.py failed"):
+        check.run(args, prefix)
+    assert seen == [pr.name for pr in Series.load(ROOT).prs]
+
+
+def test_the_files_of_this_stack_are_sound() -> None:
+    assert check.run(Namespace(root=ROOT, pr=None, static=True, build=None)) == 0
+
+
+def test_tests_that_fail_on_a_release_fail_compat(
+    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
+) -> None:
+    """And nothing but what was made for a release is removed."""
+    kept = write(tmp_path, {"forks/explicit-2.13.0/current": "", "bases/2.7.0/complete": ""})
+    monkeypatch.setattr(bases, "obtain", lambda *_: bases.installed())
+    monkeypatch.setattr(compat, "build", lambda fork: fork.home)
+    failing = subprocess.CompletedProcess([], 1, stdout="1 failed, 41 passed in 2 s\n", stderr="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failing)
+    assert Series.load(ROOT).operators("explicit") == ["attn"]
+    assert main(["compat", "2.7", "--build", str(kept)]) == 1
+    assert "1 failed, 41 passed" in capsys.readouterr().out
+    assert (kept / "forks/explicit-2.13.0/current").exists() and not (kept / "bases/2.7.0").exists()
+
+
+def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) -> None:
+    base = bases.installed()
+    other = dataclasses.replace(base, site=tmp_path)
+    series = Series.load(ROOT)
+    assert len({Fork(series, series.prs[-1], b, "auto", tmp_path).home for b in (base, other)}) == 2

@@ -1,0 +1,51 @@
+"""This project's stack, every state of it, woven into the files that the installed torch ships."""
+
+import ast
+import re
+from pathlib import Path
+
+import yaml
+from pytest import mark, raises
+
+from fork.engine import base as bases
+from fork.errors import ForkError
+from fork.series import Series
+from fork.weave import weave_all
+
+SERIES = Series.load(Path(__file__).resolve().parents[1])
+BASE = bases.installed()
+
+
+def read(path: str) -> str | None:
+    shipped = BASE.wheel_path(path)
+    return (BASE.site / shipped).read_text() if shipped else None
+
+
+def shipped_state(pr: str) -> dict[str, Path]:
+    state = SERIES.state(pr).items()
+    return {path: file for path, file in state if path in SERIES.anchors and read(path)}
+
+
+@mark.parametrize("pr", [pr.name for pr in SERIES.prs])
+def test_every_state_only_adds_and_stays_well_formed(pr: str) -> None:
+    state = shipped_state(pr)
+    for path, text in weave_all(state, SERIES.anchors, read).items():
+        base = read(path)
+        assert base is not None
+        rest = iter(text.splitlines())
+        assert all(line in rest for line in base.splitlines()), f"{path} lost a line"
+        if path.endswith(".py"):
+            ast.parse(text)
+        if path.endswith(".yaml"):
+            entries, ours = yaml.safe_load(text), yaml.safe_load(state[path].read_text())
+            assert len(entries) == len(yaml.safe_load(base)) + len(ours)
+            assert all(entry in entries for entry in ours)
+        assert not re.search(r"fragment only", text)
+
+
+@mark.parametrize("pr", [pr.name for pr in SERIES.prs if shipped_state(pr.name)])
+def test_a_base_that_has_the_stack_already_is_refused(pr: str) -> None:
+    state = {path: file for path, file in shipped_state(pr).items() if path.endswith(".yaml")}
+    texts = weave_all(state, SERIES.anchors, read)
+    with raises(ForkError, match="already"):
+        weave_all(state, SERIES.anchors, texts.get)

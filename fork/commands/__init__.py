@@ -1,0 +1,1 @@
+"""One module per command of `fork`: its options, and what it prints."""

@@ -1,0 +1,78 @@
+"""`fork apply`: commits the stack, PR by PR, on a new branch of a PyTorch checkout."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from fork.commits import Step, commit_steps, weave_steps
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.series import Series
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=Path, metavar="TREE", help="a clean git checkout of PyTorch")
+    parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
+    parser.add_argument("--branch", default="stack", metavar="NAME", help="default: %(default)s")
+    parser.add_argument("--check", action="store_true", help="only say what would happen")
+
+
+def run(args: argparse.Namespace) -> int:
+    series = Series.load(args.root.resolve())
+    checkout = Checkout.open(args.tree)
+    checkout.refuse_dirty()
+    steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
+    _refuse_branch(checkout, args.branch)
+    untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
+    if untracked:
+        raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
+    if args.check:
+        print(plan(checkout, series, steps), end="")
+        print(f"{len(steps)} commits would go on branch {args.branch}; nothing was changed")
+        return 0
+    last = commit_steps(checkout, steps)
+    # The branch first: git refuses a name before it touches a file, and `switch --create` only after.
+    checkout.git("branch", args.branch, last)
+    checkout.git("switch", "--quiet", args.branch)
+    print(checkout.git("log", "--oneline", "--reverse", f"{checkout.head}..{last}"), end="")
+    print(f"{len(steps)} commits are on branch {args.branch} of {args.tree}")
+    return 0
+
+
+def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
+    """Per PR and file, how many lines come and go, and where."""
+    lines: list[str] = []
+    before: Mapping[str, str] = {}
+    for place, step in enumerate(steps, 1):
+        lines.append(f"{place}  {step.pr.name}: {step.pr.title}")
+        for path in step.pr.paths:
+            anchor = series.anchors.get(path)
+            actual = path if path in step.texts or anchor is None else anchor.formerly or path
+            old, new = (
+                Counter(texts.get(actual, checkout.read(actual) or "").splitlines()) for texts in (before, step.texts)
+            )
+            removed = f" -{(old - new).total()}" if old - new else ""
+            added = f"+{(new - old).total()}{removed}"
+            lines.append(f"   {added} {actual}: {series.where(step.pr, path)}")
+        before = step.texts
+    return "\n".join(lines) + "\n"
+
+
+def _refuse_branch(checkout: Checkout, name: str) -> None:
+    try:
+        checkout.git("check-ref-format", "--branch", name)
+    except ForkError as error:
+        raise ForkError(f"git has no branch of the name {name!r}: give another by --branch") from error
+    names = checkout.git("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
+    for other in names:
+        if other == name:
+            raise ForkError(f"{checkout.path} has a branch {name} already: give another by --branch")
+        if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
+            raise ForkError(f"git keeps no branch {name} beside the branch {other}: give another by --branch")
+
+
+def _in_the_way(checkout: Checkout, path: str) -> bool:
+    return checkout.read(path) is None and (checkout.path / path).exists()

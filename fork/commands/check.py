@@ -1,0 +1,37 @@
+"""`fork check`: proves that the stack is sound, file by file and prefix by prefix."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from fork.engine import base as bases
+from fork.errors import ForkError
+from fork.series import PullRequest, Series
+from fork.verify import soundness
+from fork.verify.prefix import Result, build_and_test
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--pr", metavar="N", help="build and test only this prefix")
+    parser.add_argument("--static", action="store_true", help="build nothing, run no test")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="default: build/")
+
+
+def run(
+    args: argparse.Namespace,
+    prefix: Callable[[Series, PullRequest, Path], Result] = build_and_test,
+) -> int:
+    root: Path = args.root.resolve()
+    series = Series.load(root)
+    problems = soundness.problems(series, bases.installed())
+    print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
+    if not args.static and not problems:
+        for pr in [series.find(args.pr)] if args.pr else series.prs:
+            result = prefix(series, pr, (args.build or root / "build").absolute())
+            print(f"{pr.name:16} {result.summary()}", flush=True)
+            problems += [f"{pr.name}: {run.command} failed" for run in result.runs if not run.passed]
+    if problems:
+        raise ForkError("\n  ".join([f"the stack has {len(problems)} faults:", *problems]))
+    return 0

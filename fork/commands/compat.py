@@ -1,0 +1,99 @@
+"""`fork compat`: the stack on every release of torch that is served, one release on disk at a time."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.commands.options import REQUIREMENTS
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.errors import ForkError
+from fork.series import Series
+
+CORE = "TestCommon or TestCompositeCompliance or TestBwdGradients or TestFwdGradients or TestMeta"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one release said of one PR's state."""
+
+    release: str
+    pr: str
+    build: str
+    tests: str
+    passed: bool = False
+
+    def __str__(self) -> str:
+        return f"| {self.release} | {self.pr} | {self.build} | {self.tests} |"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("releases", nargs="*", metavar="VERSION", help="default: every release served")
+    parser.add_argument("--pr", metavar="N", help="the state of the stack (default: the last)")
+    parser.add_argument("--keep", action="store_true", help="keep each release's files under the build folder")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/compat)")
+
+
+def run(args: argparse.Namespace) -> int:
+    root: Path = args.root.resolve()
+    folder: Path = (args.build or root / "build/compat").absolute()
+    series = Series.load(root)
+    pr = series.find(args.pr) if args.pr else series.prs[-1]
+    rows = []
+    for release in args.releases or released():
+        made: list[Path] = []
+        rows.append(_try(series, pr.name, release, folder, root, made))
+        print(rows[-1], flush=True)
+        for left in made if not args.keep else ():
+            shutil.rmtree(left, ignore_errors=True)
+    print("\n| torch | state | build | core tests |\n| --- | --- | --- | --- |")
+    print("\n".join(map(str, rows)))
+    return 0 if all(row.passed for row in rows) else 1
+
+
+def released() -> list[str]:
+    """The releases of torch that pip finds, oldest served first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    line = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
+    if line is None:
+        raise ForkError("pip found no release of torch: is there a network?")
+    found = [version for version in line[1].split(", ") if re.fullmatch(r"[\d.]+", version)]
+    numbers = sorted(tuple(map(int, version.split("."))) for version in found)
+    return [".".join(map(str, number)) for number in numbers if number >= bases.OLDEST]
+
+
+def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: list[Path]) -> Row:
+    """One row; adds to `made` the folders of this release."""
+    try:
+        release = bases.full(release)
+        base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
+        fork = Fork(series, series.find(pr), base, "off", folder)
+        made += [folder / "bases" / release, fork.home]
+        start = time.monotonic()
+        site = build(fork)
+    except ForkError as error:
+        return Row(release, pr, f"failed: {error}", "")
+    took = f"{time.monotonic() - start:.0f} s"
+    command = [
+        str(base.python),
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "2",
+        str(series.operator_tests),
+        "-k",
+        f"({' or '.join(series.operators(pr))}) and ({CORE})",
+    ]
+    result = subprocess.run(command, cwd=root, env=environment(site, base.python), capture_output=True, text=True)
+    (folder / f"{release}.log").write_text(result.stdout + result.stderr)
+    said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
+    return Row(release, pr, took, ", ".join(said) or "none ran", result.returncode == 0)

@@ -1,0 +1,128 @@
+"""`fork export`: the stack as mailbox patches for `git am`, the same bytes every time."""
+
+from __future__ import annotations
+
+import argparse
+import email
+import email.policy
+import tempfile
+from pathlib import Path
+
+from fork.commits import Step, commit_steps, weave_steps
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.series import Series
+
+COVER = "0000-cover-letter.patch"
+FLAGS = (
+    "--zero-commit",
+    "--no-signature",
+    "--no-renames",
+    "--full-index",
+    "--binary",
+    "--diff-algorithm=histogram",
+    "--subject-prefix=PATCH",
+    "--numbered",
+    "--no-attach",
+    "--no-thread",
+    "--no-cover-letter",
+    "--no-base",
+    "--encode-email-headers",
+    "--no-signoff",
+    "--no-from",
+    "--no-notes",
+    "--no-to",
+    "--no-cc",
+    "--no-add-header",
+    "--filename-max-length=64",
+    "--suffix=.patch",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--no-color",
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=Path, metavar="TREE", help="a git checkout of PyTorch")
+    parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help="where the patches go")
+    parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
+    parser.add_argument("--compare-to", type=Path, metavar="OLD", help="print a range-diff from an earlier export")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.dir is None and args.compare_to is None:
+        raise ForkError("fork export has nothing to do: give DIR, --compare-to OLD, or both")
+    series = Series.load(args.root.resolve())
+    checkout = Checkout.open(args.tree)
+    steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
+    # The base's own date, so that the same stack on the same base is the same bytes.
+    date = checkout.git("show", "-s", "--format=%ct +0000", checkout.head).strip()
+    dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
+    last = commit_steps(checkout, steps, **dates)
+    if args.compare_to is not None:
+        old = _import(checkout, args.compare_to, dates)
+        ranges = (f"{checkout.head}..{old}", f"{checkout.head}..{last}")
+        print(checkout.git("range-diff", "--no-color", *ranges), end="")
+    if args.dir is not None:
+        for name in _write(checkout, steps, last, args.dir):
+            print(args.dir / name)
+    return 0
+
+
+def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    there = {file.name for file in folder.glob("[0-9][0-9][0-9][0-9]-*.patch")}
+    if there and COVER not in there:
+        raise ForkError(f"{folder / min(there)} is no patch of an export: give an empty folder, or an earlier export's")
+    with tempfile.TemporaryDirectory() as made:
+        checkout.git("format-patch", *FLAGS, "-o", made, f"{checkout.head}..{last}")
+        patches = {file.name: file.read_bytes() for file in sorted(Path(made).glob("*.patch"))}
+    patches = {COVER: _cover(checkout, steps, last).encode(), **patches}
+    for name, content in patches.items():
+        (folder / name).write_bytes(content)
+    for name in there - set(patches):
+        (folder / name).unlink()
+    return list(patches)
+
+
+def _cover(checkout: Checkout, steps: list[Step], last: str) -> str:
+    who, date = checkout.git("show", "-s", "--format=%an <%ae>%n%aD", last).splitlines()
+    titles = "\n".join(f"  {n}. {step.pr.title}" for n, step in enumerate(steps, 1))
+    stat = checkout.git("diff", "--stat=79", "--summary", "--no-renames", "--no-color", checkout.head, last)
+    return (
+        f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
+        f"From: {who}\nDate: {date}\n"
+        f"Subject: [PATCH 0/{len(steps)}] {steps[-1].pr.title}\n\n"
+        f"The stack, oldest first, on {checkout.head}:\n\n{titles}\n\n"
+        f"Each applies, builds and passes its tests on top of those before it:\n"
+        f"`git am` them in order of their names, without this letter.\n\n{stat}"
+    )
+
+
+def _import(checkout: Checkout, folder: Path, dates: dict[str, str]) -> str:
+    """The commits of an earlier export, on this checkout's HEAD; returns the last one's hash."""
+    patches = [file for file in sorted(folder.glob("*.patch")) if file.name != COVER]
+    if not patches:
+        raise ForkError(f"{folder} holds no export: it has no patches")
+    parent = checkout.head
+    with tempfile.TemporaryDirectory() as scratch:
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
+        checkout.git("read-tree", "HEAD", **index)
+        for file in patches:
+            try:
+                checkout.git("apply", "--cached", "--unidiff-zero", str(file.resolve()), **index)
+            except ForkError as error:
+                raise ForkError(f"{file} does not apply to {checkout.path}: export it anew") from error
+            tree = checkout.git("write-tree", **index).strip()
+            message = _message(file)
+            parent = checkout.git("commit-tree", tree, "-p", parent, stdin=message, **dates).strip()
+    return parent
+
+
+def _message(file: Path) -> str:
+    letter = email.message_from_bytes(file.read_bytes(), policy=email.policy.default)
+    subject = str(letter["Subject"]).split("] ", 1)[-1]
+    content = letter.get_content()
+    return f"{subject}\n\n{content.partition(chr(10) + '---' + chr(10))[0]}\n"

@@ -1,0 +1,31 @@
+"""The options that choose a fork, which several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork
+from fork.series import Series
+
+# What the tool itself needs, whatever stack --root names.
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose a fork."""
+    parser.add_argument("--pr", metavar="N", help="the state of the stack: a PR's name or place (default: the last)")
+    parser.add_argument("--torch", metavar="VERSION", help="a release to build on (default: the installed torch)")
+    parser.add_argument("--cuda", choices=("auto", "on", "off"), default="auto", help="compile the CUDA kernels")
+    parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
+
+
+def chosen(args: argparse.Namespace) -> Fork:
+    """The fork that the options name."""
+    root: Path = args.root.resolve()
+    series = Series.load(root)
+    folder: Path = (args.build or root / "build").absolute()
+    pr = series.find(args.pr) if args.pr else series.prs[-1]
+    base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
+    return Fork(series, pr, base, args.cuda, folder)

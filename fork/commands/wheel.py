@@ -1,0 +1,72 @@
+"""`fork wheel`: packs a fork as a wheel that pip installs in place of the base's."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from fork.commands import options
+from fork.engine import tree
+from fork.engine.base import PACKAGES
+from fork.engine.pipeline import Fork, build
+from fork.errors import ForkError
+from fork.lock import alone
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_arguments(parser)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the wheel goes (default: build/wheels)")
+
+
+def run(args: argparse.Namespace) -> int:
+    fork = options.chosen(args)
+    site = build(fork).resolve()
+    out: Path = (args.out or fork.build / "wheels").absolute()
+    print(f"done     {pack(fork, site, out)}", flush=True)
+    return 0
+
+
+def pack(fork: Fork, site: Path, out: Path) -> Path:
+    """The wheel: the fork's packages and the base's metadata under the version `<base>+<stack>`."""
+    with alone(fork.home / "wheel.lock", f"another wheel of {fork.home.name} is being packed"):
+        return _pack(fork, site, out, fork.home / "wheel")
+
+
+def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
+    version = local_version(fork.base.version, fork.series.wheel_suffix)
+    shutil.rmtree(content, ignore_errors=True)
+    for package in PACKAGES:
+        if (site / package).is_dir():
+            shutil.copytree(
+                site / package, content / package, copy_function=tree.link, ignore=shutil.ignore_patterns("__pycache__")
+            )
+    info = content / f"torch-{version}.dist-info"
+    shutil.copytree(
+        fork.base.dist_info,
+        info,
+        ignore=shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"),
+    )
+    metadata = (info / "METADATA").read_text()
+    (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
+    if out.exists() and not out.is_dir():
+        raise ForkError(f"{out} is no folder: give another by --out")
+    out.mkdir(parents=True, exist_ok=True)
+    # Beside its place, and then into it in one rename: a wheel that is there is whole.
+    with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:
+        command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", packing]
+        result = subprocess.run(command, capture_output=True, text=True)
+        shutil.rmtree(content)
+        if result.returncode != 0:
+            raise ForkError(f"packing failed: {(result.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
+        (made,) = Path(packing).glob("*.whl")
+        return made.replace(out / made.name)
+
+
+def local_version(base: str, name: str) -> str:
+    """2.13.0 -> 2.13.0+name; 2.13.0+cpu -> 2.13.0+cpu.name."""
+    return f"{base}.{name}" if "+" in base else f"{base}+{name}"

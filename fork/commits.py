@@ -1,0 +1,43 @@
+"""The stack as commits on a checkout, one per PR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.series import PullRequest, Series
+from fork.weave import refuse, weave_state
+
+
+@dataclass(frozen=True)
+class Step:
+    """One PR on a checkout: the files of its state with their text, and its message."""
+
+    pr: PullRequest
+    texts: Mapping[str, str]
+    message: str
+
+
+def weave_steps(checkout: Checkout, series: Series, last: PullRequest) -> list[Step]:
+    """Every PR up to `last` on this checkout; one error names all anchors that do not fit."""
+    steps, problems = [], []
+    for pr in series.prs[: series.prs.index(last) + 1]:
+        state = series.state(pr)
+        taken = [p for p in state if p not in series.anchors and checkout.read(p) is not None]
+        if taken:
+            raise ForkError(f"{checkout.path} has the stack already ({taken[0]}): check out its base")
+        texts, found = weave_state(state, series.anchors, checkout.read)
+        problems += [problem for problem in found if problem not in problems]
+        steps.append(Step(pr, texts, series.description(pr)))
+    refuse(problems)
+    return steps
+
+
+def commit_steps(checkout: Checkout, steps: list[Step], **dates: str) -> str:
+    """One commit per step, each on the one before, the first on HEAD; returns the last one's hash."""
+    parent = checkout.head
+    for step in steps:
+        parent = checkout.commit(step.texts, step.message, parent, **dates)
+    return parent

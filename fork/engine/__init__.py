@@ -1,0 +1,1 @@
+"""Builds a fork on an installed torch: base, weave, generate, compile, install."""

@@ -1,0 +1,169 @@
+"""The base: the installed torch that a fork is built on, found, checked, and never changed."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import csv
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fork.errors import ForkError
+from fork.lock import alone
+
+OLDEST = (2, 7)
+PACKAGES = ("torch", "torchgen", "functorch")
+
+# Upstream's folders and where a wheel ships them; the first prefix that fits and exists wins.
+WHEEL_FOLDERS = (
+    ("aten/src/ATen/native/", "torchgen/packaged/ATen/native/"),
+    ("tools/autograd/", "torchgen/packaged/autograd/"),
+    ("aten/src/ATen/", "torch/include/ATen/"),
+    ("c10/", "torch/include/c10/"),
+    ("torch/csrc/", "torch/include/torch/csrc/"),
+    ("torch/", "torch/"),
+    ("torchgen/", "torchgen/"),
+)
+
+
+@dataclass(frozen=True)
+class Base:
+    """An installed torch: the interpreter that imports it and the folder it lies in."""
+
+    python: Path
+    site: Path
+    version: str
+    dist_info: Path
+
+    @cached_property
+    def cuda(self) -> str | None:
+        """The CUDA release that this torch was built with, None for a CPU build."""
+        source = (self.site / "torch/version.py").read_text()
+        for node in ast.parse(source).body:
+            target = node.target if isinstance(node, ast.AnnAssign) else None
+            if isinstance(target, ast.Name) and target.id == "cuda" and isinstance(node, ast.AnnAssign):
+                return ast.literal_eval(node.value) if node.value else None
+        return None
+
+    @property
+    def torch(self) -> Path:
+        return self.site / "torch"
+
+    def wheel_path(self, upstream: str) -> str | None:
+        """Where the wheel keeps the file that upstream has at this path, None where it ships none."""
+        for source, shipped in WHEEL_FOLDERS:
+            if upstream.startswith(source):
+                path = shipped + upstream[len(source) :]
+                if (self.site / path).is_file():
+                    return path
+        return None
+
+    def read(self, upstream: str) -> str | None:
+        """The text of the file that upstream has at this path, None where the wheel ships none."""
+        shipped = self.wheel_path(upstream)
+        return (self.site / shipped).read_text() if shipped else None
+
+    def new_path(self, upstream: str) -> str | None:
+        """Where a wheel would ship a header or a Python file that the stack adds, None if nowhere."""
+        for source, shipped in WHEEL_FOLDERS:
+            suffixes = (".h", ".cuh") if "include" in shipped else (".py",)
+            if upstream.startswith(source) and upstream.endswith(suffixes):
+                return shipped + upstream[len(source) :]
+        return None
+
+    @cached_property
+    def record(self) -> dict[str, tuple[str, str]]:
+        """RECORD of the installed package: path -> (hash, size)."""
+        with (self.dist_info / "RECORD").open(newline="") as file:
+            return {row[0]: (row[1], row[2]) for row in csv.reader(file) if len(row) == 3}
+
+    def check(self, paths: Iterable[str]) -> None:
+        """Raises unless these files, relative to the site folder, are byte for byte what the wheel installed."""
+        for path in paths:
+            expected = self.record.get(path, ("", ""))[0]
+            if not expected:
+                continue
+            digest = hashlib.sha256((self.site / path).read_bytes()).digest()
+            found = "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            if found != expected:
+                raise ForkError(
+                    f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "
+                    f"otherwise): reinstall torch with `pip install --force-reinstall torch=={self.version}`"
+                )
+
+
+def installed(python: Path | None = None) -> Base:
+    """The torch of an interpreter (default: the one running), whatever fork it may see first."""
+    if python is None:
+        search = [path for path in sys.path if not _is_fork(path)]
+        return _describe(Path(sys.executable), search)
+    code = "import sys, json; print('\\n'.join(sys.path))"
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCH_FORK")}
+    result = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, check=True, cwd="/")
+    return _describe(python, [path for path in result.stdout.splitlines() if path and not _is_fork(path)])
+
+
+def _is_fork(path: str) -> bool:
+    return (Path(path) / "fork.json").is_file()
+
+
+def _describe(python: Path, search: list[str]) -> Base:
+    for found in importlib.metadata.distributions(name="torch", path=search):
+        info = Path(str(found._path))  # type: ignore[attr-defined]  # the one public way to it is 3.12's
+        site = info.parent
+        if not (site / "torch/version.py").is_file():
+            continue
+        release = tuple(int(part) for part in re.findall(r"\d+", found.version)[:2])
+        if release < OLDEST:
+            raise ForkError(
+                f"torch {found.version} in {site} is too old: install torch {'.'.join(map(str, OLDEST))} or later"
+            )
+        if not (site / "torchgen/packaged").is_dir():
+            raise ForkError(f"torch {found.version} in {site} lacks torchgen/packaged: install torch from its wheel")
+        return Base(python, site, found.version, info)
+    raise ForkError(f"no torch is installed for {python}: run `make` or `{python} -m pip install torch==2.13.0`")
+
+
+def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
+    """That release of torch in a virtual environment of its own under `bases`, installed when it is not there."""
+    version = full(version)
+    # `==` lets an index that has both prefer its CPU build; `===` is the release as published, with CUDA on Linux.
+    pin = f"torch==={version}" if cuda == "on" else f"torch=={version}"
+    home = bases / (version + ("-cuda" if cuda == "on" else ""))
+    python = home / "bin/python"
+    with alone(bases / f"{home.name}.lock", f"torch {version} is being installed"):
+        if not (home / "complete").exists():
+            _install(home, version, [[pin], ["-r", str(requirements)]])
+    return installed(python)
+
+
+def full(version: str) -> str:
+    """The release that a version names: 2.13 is 2.13.0."""
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?(\+[a-z0-9.]+)?", version):
+        raise ForkError(f"--torch {version}: expected a release such as 2.13.0")
+    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < OLDEST:
+        raise ForkError(f"--torch {version}: the oldest release served is {'.'.join(map(str, OLDEST))}")
+    return f"{version}.0" if re.fullmatch(r"\d+\.\d+", version) else version
+
+
+def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
+    shutil.rmtree(home, ignore_errors=True)
+    print(f"base     getting torch {version} into {home}", flush=True)
+    pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
+    for command in [[sys.executable, "-m", "venv", str(home)], *([*pip, *wish] for wish in wishes)]:
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode != 0:
+            lines = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
+            reason = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
+            shutil.rmtree(home, ignore_errors=True)
+            raise ForkError(f"torch {version} could not be installed: {reason.removeprefix('ERROR: ')}")
+    (home / "complete").touch()

@@ -1,0 +1,164 @@
+"""Compiles the stack's sources and the generated ones into the fork's libraries, with CMake and Ninja."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fork.engine import toolchain
+from fork.engine.base import Base
+from fork.engine.toolchain import Toolkit
+from fork.errors import ForkError
+
+HERE = Path(__file__).parent
+
+# The instruction sets that ATen builds its CPU kernels for on x86-64, with the flags of each.
+CAPABILITIES: Mapping[str, tuple[str, ...]] = {
+    "DEFAULT": (),
+    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers."""
+
+    base: Base
+    sources: Mapping[str, Path]
+    generated: Path
+    headers: Path
+    work: Path
+    toolkit: Toolkit | None
+    probe: Mapping[str, object] = field(default_factory=dict)
+
+
+def compile_fork(job: Job) -> dict[str, Path]:
+    """Builds what is out of date; returns the libraries by their path in the site folder."""
+    job.work.mkdir(parents=True, exist_ok=True)
+    inputs = job.work / "inputs.cmake"
+    settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
+    configure = [toolchain.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
+    configure += [f"-DCMAKE_CXX_COMPILER={toolchain.check_tools(job.base)}"]
+    configure += [f"-DCMAKE_MAKE_PROGRAM={toolchain.which('ninja')}"]
+    if job.toolkit:
+        configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
+    # Written when CMake has succeeded, so that one that failed or was killed runs again.
+    done = job.work / "configured"
+    wanted = "\n".join([*configure, settings])
+    if not done.is_file() or done.read_text() != wanted or not (job.work / "build.ninja").is_file():
+        if not done.is_file() or not done.read_text().startswith("\n".join([*configure, ""])):
+            (job.work / "CMakeCache.txt").unlink(missing_ok=True)  # It would keep the compilers of before.
+        done.unlink(missing_ok=True)
+        inputs.write_text(settings)
+        _run(configure, job.work / "configure.log", show=False)
+        done.write_text(wanted)
+    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", show=True)
+    suffix = str(job.probe["suffix"])
+    libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
+    if job.toolkit:
+        libraries["torch/lib/libtorch_fork_cuda.so"] = job.work / "libtorch_fork_cuda.so"
+    return libraries
+
+
+def _inputs(job: Job) -> dict[str, Iterable[object]]:
+    cpp = {path: file for path, file in job.sources.items() if path.endswith(".cpp")}
+    kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
+    aten, autograd = job.generated / "aten", job.generated / "autograd/torch/csrc/autograd/generated"
+    everything = sorted([*aten.glob("*Everything.cpp"), *autograd.glob("*Everything.cpp")])
+    registrations = [file for file in everything if "m.impl(" in file.read_text()]
+    cuda = [file for file in registrations if "CUDA" in file.name]
+    python = [
+        autograd / f"python_{name}.cpp" for name in ("torch_functionsEverything", "functionsEverything", "return_types")
+    ]
+    x86 = platform.machine() == "x86_64"
+    capabilities = CAPABILITIES if x86 else {"DEFAULT": ()}
+    cxx_flags = job.probe["definitions"]
+    assert isinstance(cxx_flags, list)
+    inputs: dict[str, Iterable[object]] = {
+        "BASE_TORCH": [job.base.torch],
+        # One OpenMP runtime in the process, the base's, so that all kernels share its threads.
+        "BASE_LIBRARIES": [
+            *(job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")),
+            *((job.base.torch / "lib").glob("libgomp*.so*")),
+        ],
+        "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
+        "FORK_DEFINITIONS": [
+            *(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
+            *cxx_flags,
+        ],
+        "FORK_CAPABILITIES": capabilities,
+        **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
+        "FORK_KERNELS": kernels,
+        "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in ("autograd", "functorch", "blas")],
+        "FORK_SOURCES": [
+            *(file for file in cpp.values() if file not in kernels),
+            aten / "RegisterSchema.cpp",
+            aten / "OperatorsEverything.cpp",
+            autograd / "Functions.cpp",
+            *(file for file in registrations if file not in cuda),
+            *_autocast_lists(job),
+        ],
+        "FORK_PYTHON_SOURCES": [HERE / "glue/module.cpp", HERE / "glue/python_symbols.cpp", *python],
+        "PYTHON_INCLUDE": [job.probe["include"]],
+        "PYTHON_SUFFIX": [job.probe["suffix"]],
+    }
+    if job.toolkit:
+        cu = [file for path, file in job.sources.items() if path.endswith(".cu")]
+        inputs["FORK_CUDA_SOURCES"] = [*cu, *cuda]
+        inputs["FORK_CUDA_ARCHITECTURES"] = job.toolkit.architectures
+        inputs["BASE_CUDA_LIBRARIES"] = job.toolkit.libraries
+        inputs["BASE_CUDA_INCLUDES"] = job.toolkit.includes
+    return inputs
+
+
+def _autocast_lists(job: Job) -> list[Path]:
+    """The source that registers what the stack adds to autocast's lists, which a header of the base holds."""
+    lists = job.sources.get("aten/src/ATen/autocast_mode.h")
+    if lists is None:
+        return []
+    link = _operators_only(job) / "fork_autocast_lists.h"
+    if not link.is_symlink() or link.readlink() != lists:
+        link.unlink(missing_ok=True)
+        link.symlink_to(lists)
+    return [HERE / "glue/autocast_lists.cpp"]
+
+
+def _operators_only(job: Job) -> Path:
+    """An include folder with ATen/ops alone: the other generated headers would hide the base's fuller ones."""
+    folder = job.work / "operators/ATen"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "ops").is_symlink():
+        (folder / "ops").symlink_to(job.generated / "aten/ops")
+    return folder.parent
+
+
+def _run(command: list[str], log: Path, show: bool) -> None:
+    """Runs a build tool with its progress on the terminal and all its words in a log."""
+    environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        ) as process,
+    ):
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            file.write(line)
+            lines.append(line)
+            if show and line.startswith("         ["):
+                print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
+    if process.returncode != 0:
+        wanted = [line.strip() for line in lines if "error:" in line or "CMake Error" in line or "error " in line]
+        reason = wanted[0] if wanted else (lines[-1].strip() if lines else "it said nothing")
+        raise ForkError(f"compiling failed: {reason} (all of it: {log})")
+
+
+if sys.byteorder != "little":  # ATen's kernels themselves build on others; nobody has tried the fork there
+    raise ForkError("a fork is built on little-endian machines only")

@@ -1,0 +1,130 @@
+"""What a build is made with: the C++ compiler and its tools, and the CUDA toolkit, or why there is none."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.engine.base import Base
+from fork.errors import ForkError
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """nvcc, the architectures to compile for (CMake's spelling), and the base's CUDA libraries and headers."""
+
+    nvcc: Path
+    architectures: tuple[str, ...]
+    libraries: tuple[Path, ...]
+    includes: tuple[Path, ...]
+
+
+def choose(base: Base, wish: str) -> tuple[Toolkit | None, str]:
+    """The toolkit for `wish` (auto, on, off), and one line that says what was chosen and why."""
+    if wish == "off":
+        return None, "off, as asked"
+    try:
+        toolkit = _find(base)
+    except ForkError as error:
+        if wish == "on":
+            raise
+        return None, f"off: {error}"
+    return toolkit, f"{toolkit.nvcc}, for {' '.join(toolkit.architectures)}"
+
+
+def _find(base: Base) -> Toolkit:
+    if base.cuda is None:
+        raise ForkError(
+            f"torch {base.version} is a CPU build; `pip install torch==={base.version.split('+')[0]}` has CUDA"
+        )
+    nvcc = compiler(base)
+    if nvcc is None:
+        missing = "install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or set CUDACXX"
+        raise ForkError(f"nvcc was not found: {missing}")
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+)\.(\d+)", said)
+    if release is None or release[1] != base.cuda.split(".")[0]:
+        found = f"{release[1]}.{release[2]}" if release else "unknown"
+        raise ForkError(
+            f"torch {base.version} has CUDA {base.cuda} and {nvcc} is CUDA {found}: install nvcc {base.cuda}"
+        )
+    runtime = sorted(base.site.glob("nvidia/*/lib/libcudart.so.*")) or sorted(
+        nvcc.parent.parent.glob("lib64/libcudart.so")
+    )
+    if not runtime:
+        raise ForkError(f"libcudart was found neither in {base.site}/nvidia nor beside {nvcc}")
+    libraries = tuple(base.torch / "lib" / name for name in ("libtorch_cuda.so", "libc10_cuda.so"))
+    # A toolkit need not hold cuBLAS and its kin, whose headers ATen's include; a CUDA build of torch brings them.
+    includes = (nvcc.parent.parent / "include", *sorted(base.site.glob("nvidia/*/include")))
+    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]), includes)
+
+
+def compiler(base: Base) -> Path | None:
+    """nvcc: the one that CUDACXX names, the toolkit's, or the one of pip beside the base."""
+    candidates = [
+        os.environ.get("CUDACXX", ""),
+        os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc"),
+        shutil.which("nvcc") or "",
+        *map(str, base.site.glob("nvidia/*/bin/nvcc")),
+    ]
+    for candidate in filter(None, candidates):
+        if Path(candidate).is_file():
+            return Path(candidate).resolve()
+    return None
+
+
+def _architectures(base: Base) -> tuple[str, ...]:
+    """What the installed torch was built for, from 8.0 up, and the newest also as PTX for what comes later.
+
+    TORCH_CUDA_ARCH_LIST, PyTorch's own variable (`9.0`, `8.0;9.0+PTX`), says otherwise.
+    """
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+    wished = re.findall(r"(\d+)\.(\d+)(\+PTX)?", listed)
+    if listed.strip() and not wished:
+        raise ForkError(f"TORCH_CUDA_ARCH_LIST={listed} names no architecture: write it as in `8.0;9.0+PTX`")
+    if wished:
+        return tuple(f"{major}{minor}" if ptx else f"{major}{minor}-real" for major, minor, ptx in wished)
+    code = "import torch; print(torch._C._cuda_getArchFlags())"
+    said = subprocess.run([base.python, "-c", code], capture_output=True, text=True, cwd="/")
+    if said.returncode:
+        raise ForkError(f"torch {base.version} cannot be imported: {(said.stderr.strip().splitlines() or ['?'])[-1]}")
+    numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said.stdout)} | {80, 90})
+    kept = [n for n in numbers if n >= 80]
+    return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")
+
+
+def check_tools(base: Base) -> Path:
+    """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
+    wished = os.environ.get("CXX")
+    compiler = shutil.which(wished) if wished else shutil.which("c++") or shutil.which("g++")
+    if compiler is None and wished:
+        raise ForkError(f"the compiler {wished}, which CXX names, was not found: install it or set CXX to another")
+    if compiler is None:
+        raise ForkError("no C++ compiler was found: install g++ 11 or later (Debian: `apt-get install g++`) or set CXX")
+    headers = subprocess.run(
+        [base.python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"], capture_output=True, text=True
+    ).stdout.strip()
+    if not (Path(headers) / "Python.h").is_file():
+        raise ForkError(
+            f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"
+        )
+    for tool in ("cmake", "ninja"):
+        which(tool)
+    if platform.system() != "Linux":
+        raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
+    return Path(compiler)
+
+
+def which(tool: str) -> str:
+    """Path of a build tool, this environment's own before the system's."""
+    found = shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+    if found is None:
+        raise ForkError(f"{tool} was not found: run `make` or `{sys.executable} -m pip install {tool}`")
+    return found

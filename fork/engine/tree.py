@@ -1,0 +1,79 @@
+"""The forked package on disk: a hard-linked copy of the base in which every changed file is a new file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+from fork.engine.base import PACKAGES, Base
+
+OPERATOR_INCLUDE = re.compile(r"^#include <ATen/ops/\w+\.h>$", re.MULTILINE)
+
+
+def copy(base: Base, site: Path) -> None:
+    """Links the base's packages into `site`; a copy where the file system cannot link."""
+    for package in PACKAGES:
+        if (base.site / package).is_dir():
+            shutil.copytree(base.site / package, site / package, copy_function=link, symlinks=True)
+    # The CUDA libraries find their companions by a path relative to their own.
+    for companion in ("nvidia", "cusparselt"):
+        if (base.site / companion).is_dir():
+            (site / companion).symlink_to(base.site / companion)
+
+
+def link(source: str, target: str) -> None:
+    """A hard link, or a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def write(site: Path, path: str, text: str | bytes) -> None:
+    """Puts a new file at a path, so that a hard link there, and so the base, keeps its content."""
+    target = site / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    target.write_bytes(text.encode() if isinstance(text, str) else text)
+
+
+def install_headers(site: Path, generated: Path) -> None:
+    """Adds the generated per-operator headers, and their includes to the headers that list every operator."""
+    include = "torch/include/ATen/"
+    for header in sorted((generated / "aten/ops").glob("*.h")):
+        write(site, include + "ops/" + header.name, header.read_bytes())
+    for header in sorted((generated / "merged/ATen").glob("*.h")):
+        write(site, include + header.name, header.read_bytes())
+    for header in sorted((generated / "aten").glob("*.h")):
+        listing = site / include / header.name
+        if not listing.is_file():
+            continue
+        base = listing.read_text()
+        present = OPERATOR_INCLUDE.findall(base)
+        added = [line for line in OPERATOR_INCLUDE.findall(header.read_text()) if line not in present]
+        if present and added:
+            end = base.rindex(present[-1]) + len(present[-1])
+            write(site, include + header.name, base[:end] + "".join(f"\n{line}" for line in added) + base[end:])
+
+
+def install_stubs(site: Path, generated: Path) -> None:
+    """Adds the operators to the typing files and to the list of signatures that PyTorch's build generates."""
+    stubs = json.loads((generated / "stubs.json").read_text())
+    functions = "\n".join(line for overloads in stubs["functions"].values() for line in overloads)
+    classes = "\n".join(stubs["return_types"].values())
+    for path, names, text in (
+        ("torch/_C/_VariableFunctions.pyi", stubs["functions"], functions),
+        ("torch/_VF.pyi", stubs["functions"], functions),
+        ("torch/return_types.pyi", stubs["return_types"], classes),
+    ):
+        if names and (site / path).is_file():
+            listed = "".join(f'    "{name}",\n' for name in sorted(names))
+            base = (site / path).read_text().replace("__all__ = [\n", "__all__ = [\n" + listed, 1)
+            write(site, path, f"{base.rstrip()}\n\n{text.rstrip()}\n")
+    path = "torch/testing/_internal/generated/annotated_fn_args.py"
+    if (site / path).is_file():
+        head, brace, tail = (site / path).read_text().rpartition("}")
+        write(site, path, head + "".join(f"    {line}\n" for line in stubs["annotated"]) + brace + tail)

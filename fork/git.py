@@ -1,0 +1,97 @@
+"""A git checkout of PyTorch: its files as committed, and commits that leave the files alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from fork.errors import ForkError
+from fork.series import NATIVE_FUNCTIONS
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """`path` is the top of the working tree; `head` the commit that the stack goes on."""
+
+    path: Path
+    head: str
+
+    @classmethod
+    def open(cls, path: Path) -> Checkout:
+        if not path.is_dir():
+            raise ForkError(f"{path} is no folder: give a git checkout of PyTorch")
+        try:
+            found = _git(path, "rev-parse", "--show-toplevel", "HEAD").split("\n")
+        except ForkError as error:
+            raise ForkError(f"{path} is no git checkout with a commit: clone PyTorch there") from error
+        checkout = cls(Path(found[0]), found[1])
+        if Path(found[0]) != path.resolve() or checkout.read(NATIVE_FUNCTIONS) is None:
+            raise ForkError(f"{path} is not the top of a PyTorch checkout: it has no {NATIVE_FUNCTIONS}")
+        return checkout
+
+    def git(self, *args: str, stdin: str | None = None, **variables: str) -> str:
+        return _git(self.path, *args, stdin=stdin, variables=variables)
+
+    def refuse_dirty(self) -> None:
+        """What lies inside a submodule, such as the leftovers of a build, is in nobody's way."""
+        flags = ("--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+        status = self.git("status", *flags).splitlines()
+        if status:
+            raise ForkError(
+                f"{self.path} has changes that are not committed ({status[0].strip()}"
+                f"{' and others' if len(status) > 1 else ''}): commit or stash them first"
+            )
+
+    def read(self, path: str) -> str | None:
+        """The text of a file at HEAD, or None."""
+        entry = self._entries.get(path)
+        return None if entry is None else self.git("cat-file", "blob", entry[1])
+
+    @cached_property
+    def _entries(self) -> Mapping[str, tuple[str, str]]:
+        """Path -> mode and blob of every file at HEAD."""
+        listing = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split("\0")
+        rows = (line.split("\t", 1) for line in listing if line)
+        return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}
+
+    def commit(self, texts: Mapping[str, str], message: str, parent: str, **dates: str) -> str:
+        """A commit on `parent` whose tree is HEAD's with these files; returns its hash."""
+        with tempfile.TemporaryDirectory() as folder:
+            index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
+            self.git("read-tree", "HEAD", **index)
+            lines = []
+            for path, text in texts.items():
+                blob = self.git("hash-object", "-w", "--stdin", stdin=text).strip()
+                mode = self._entries.get(path, ("100644", ""))[0]
+                lines.append(f"{mode} {blob}\t{path}\n")
+            self.git("update-index", "--add", "--index-info", stdin="".join(lines), **index)
+            tree = self.git("write-tree", **index).strip()
+        return self.git("commit-tree", tree, "-p", parent, stdin=message, **dates).strip()
+
+
+def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> str:
+    # The user's configuration must change neither what is read here nor the bytes of an export.
+    settings = ("core.quotePath=false", "diff.suppressBlankEmpty=false", "color.ui=false", "format.pretty=medium")
+    command = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(path), *args]
+    try:
+        done = subprocess.run(
+            command,
+            input=None if stdin is None else stdin.encode(),
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            env={**os.environ, **(variables or {})},
+        )
+    except FileNotFoundError as error:
+        raise ForkError("git is not installed: install it") from error
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        ident = [line for line in lines if "tell me who you are" in line]
+        if ident:
+            raise ForkError(f"git knows no author for {path}: set user.name and user.email")
+        raise ForkError(f"git {args[0]} failed in {path}: {lines[-1]}")
+    return done.stdout.decode()

@@ -1,0 +1,1 @@
+"""Tests of the tool, on stacks of their own."""

@@ -1,0 +1,161 @@
+"""The stack's files are sound: states, descriptions, anchors, and nothing copied from PyTorch."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from fork.engine.base import Base
+from fork.series import Series
+from fork.weave import weave_state
+
+SECTIONS = ("why", "how to review", "test plan")
+STACK = "Stack (oldest at bottom):"
+TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
+RUN = 6
+"""This many telling lines in a row that also stand in a row in a file of PyTorch are a copy."""
+
+
+def problems(series: Series, base: Base) -> list[str]:
+    """Everything that is wrong with the files, one sentence each."""
+    return [
+        *files(series),
+        *descriptions(series),
+        *absent(series, base),
+        *weaves(series, base.read),
+        *copies(series, base.site),
+    ]
+
+
+def files(series: Series) -> Iterator[str]:
+    """Each path introduced once and used, each stored state unlike the next one, each file whole."""
+    introduced = {path: n for n, pr in enumerate(series.prs) for path in pr.introduces}
+    for path in series.anchors:
+        if path not in introduced:
+            yield f"{path}: it has an anchor, and no PR introduces it"
+    for top in sorted({path.partition("/")[0] for path in introduced if "/" in path}):
+        for file in sorted((series.root / top).rglob("*")):
+            path = file.relative_to(series.root).as_posix()
+            if file.is_file() and "__pycache__" not in path and path not in (*introduced, series.operator_tests):
+                yield f"{path}: no PR introduces it"
+    for n, pr in enumerate(series.prs):
+        folder = series.root / "stack" / pr.name
+        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
+            path = file.relative_to(folder).as_posix()
+            if path == "PR.md":
+                continue
+            if path not in introduced or introduced[path] > n:
+                yield f"{file.relative_to(series.root)}: this PR's state does not have {path}"
+            elif n + 1 == len(series.prs):
+                if not (series.root / path).is_file():
+                    yield f"{file.relative_to(series.root)}: the last state lies at {path} itself"
+                else:
+                    yield f"{file.relative_to(series.root)}: hides {path}, the last state"
+            else:
+                later = series.state(series.prs[n + 1]).get(path)
+                if later is not None and later.read_bytes() == file.read_bytes():
+                    yield f"{file.relative_to(series.root)}: the same as the next state: delete it"
+    for file in sorted({f for pr in series.prs for f in series.state(pr).values()}):
+        if not file.read_bytes().endswith(b"\n"):
+            yield f"{file.relative_to(series.root)}: no newline at its end"
+        try:
+            if file.suffix == ".py":
+                ast.parse(file.read_text())
+            elif file.suffix == ".yaml":
+                yaml.safe_load(file.read_text())
+        except (SyntaxError, yaml.YAMLError) as error:
+            yield f"{file.relative_to(series.root)}: {' '.join(str(error).split())}"
+
+
+def descriptions(series: Series) -> Iterator[str]:
+    """Each PR.md has its title, its place in the stack, every section, and nothing that git would cut."""
+    for pr in series.prs:
+        file = series.description_file(pr)
+        name = file.relative_to(series.root)
+        if not file.is_file():
+            yield f"{name}: missing"
+            continue
+        lines = file.read_text().splitlines()
+        headings = [line.lstrip("# ").lower() for line in lines if line.startswith("#")]
+        if lines[:2] != [pr.title, ""]:
+            yield f"{name}: it does not begin with '{pr.title}' and an empty line"
+        if len(pr.title) > 72:
+            yield f"{name}: its title has {len(pr.title)} characters, and a subject has 72 at most"
+        for section in SECTIONS:
+            if not any(heading.startswith(section) for heading in headings):
+                yield f"{name}: it has no section '{section}'"
+        for number, line in enumerate(lines, 1):
+            if line == "---" or line.startswith(("diff -", "Index: ")):
+                yield f"{name}:{number}: git would cut the message at {line!r}"
+            if re.search(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@", line):
+                yield f"{name}:{number}: it is not finished"
+        place = [f"* **{o.name}** (this PR)" if o is pr else f"* {o.name}" for o in reversed(series.prs)]
+        if STACK not in lines or lines[lines.index(STACK) + 1 :][: len(place) + 1] != [*place, ""]:
+            yield f"{name}: it does not say '{STACK}' and then {', '.join(place)}"
+
+
+def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
+    """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
+    seen: set[str] = set()
+    used: set[tuple[str, str]] = set()
+    for pr in series.prs:
+        state = {
+            path: file
+            for path, file in series.state(pr).items()
+            if path not in series.anchors or read(path) is not None
+        }
+        for problem in weave_state(state, series.anchors, read, used)[1]:
+            if problem not in seen:
+                yield problem
+            seen.add(problem)
+    for path in sorted({path for path, _ in used}):
+        for container in series.anchors[path].places:
+            if (path, container) not in used:
+                yield f"{path}: no fragment uses the anchor {container!r}"
+
+
+def absent(series: Series, base: Base) -> Iterator[str]:
+    """Every fragment of a kind that the base ships has its file there; a misspelt path would go nowhere."""
+    for path, anchor in series.anchors.items():
+        known = base.wheel_path(path) or (anchor.formerly and base.wheel_path(anchor.formerly))
+        if base.new_path(path) and not known:
+            yield f"{path}: the base has no such file"
+
+
+def copies(series: Series, site: Path) -> Iterator[str]:
+    """Runs of lines that also stand in a row in a file of the base."""
+    ours = {
+        file: _telling(file.read_text()) for file in sorted({f for pr in series.prs for f in series.state(pr).values()})
+    }
+    runs: dict[tuple[str, ...], tuple[Path, int]] = {}
+    for file, lines in ours.items():
+        for n in range(len(lines) - RUN + 1):
+            texts = tuple(text for _, text in lines[n : n + RUN])
+            runs.setdefault(texts, (file, lines[n][0]))
+    known = {text for run in runs for text in run}
+    for folder in ("torch", "torchgen", "functorch"):
+        for file in sorted((site / folder).rglob("*")):
+            if file.suffix not in TEXTS or "/torch/include/ATen/ops/" in str(file):
+                continue
+            lines = _telling(file.read_text(errors="replace"), known)
+            for n in range(len(lines) - RUN + 1):
+                hit = runs.pop(tuple(text for _, text in lines[n : n + RUN]), None)
+                if hit is not None:
+                    where = f"{hit[0].relative_to(series.root)}:{hit[1]}"
+                    yield f"{where}: {RUN} lines in a row as in {file.relative_to(site)}:{lines[n][0]}"
+
+
+def _telling(text: str, known: set[str] | None = None) -> list[tuple[int, str]]:
+    """The lines that say something, with their numbers: neither imports nor bare brackets."""
+    lines = ((n, " ".join(line.split())) for n, line in enumerate(text.splitlines(), 1))
+    if known is not None:
+        return [(n, line if line in known else "") for n, line in lines if _tells(line)]
+    return [(n, line) for n, line in lines if _tells(line)]
+
+
+def _tells(line: str) -> bool:
+    return len(line) > 12 and not line.startswith(("#include", "import ", "from ", "namespace "))

@@ -1,0 +1,103 @@
+"""Weaves fragments into upstream's files, at anchors that are found by structure, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+
+from fork.errors import ForkError
+from fork.series import Anchor, Place
+from fork.weave import cpp, lines, python, yamls
+from fork.weave.edit import Edit
+
+WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
+    ".yaml": yamls.weave,
+    ".py": python.weave,
+    **dict.fromkeys((".h", ".cpp", ".cu", ".cuh"), cpp.weave),
+}
+
+
+def weave(path: str, base: str, fragment: str, anchor: Anchor) -> str:
+    """The base with the fragment's pieces at their anchors, and not another byte changed."""
+    edit = _weave(path, base, fragment, anchor)
+    refuse(edit.problems)
+    return edit.result()
+
+
+def weave_all(
+    state: Mapping[str, Path], anchors: Mapping[str, Anchor], read: Callable[[str], str | None]
+) -> dict[str, str]:
+    """The text of every file of a state (`Series.state`), by its path in this base.
+
+    `read` gives the base's text of a path, or None where the base has no such file. All anchors
+    that are not found exactly once, in all files, are named in one error.
+    """
+    woven, problems = weave_state(state, anchors, read)
+    refuse(problems)
+    return woven
+
+
+def weave_state(
+    state: Mapping[str, Path],
+    anchors: Mapping[str, Anchor],
+    read: Callable[[str], str | None],
+    used: set[tuple[str, str]] | None = None,
+) -> tuple[dict[str, str], list[str]]:
+    """What `weave_all` gives, and a sentence for each anchor that does not fit.
+
+    Adds to `used` the path and container of each anchor that a fragment asked for.
+    """
+    woven: dict[str, str] = {}
+    problems: list[str] = []
+    for path, file in state.items():
+        content, anchor = file.read_text(), anchors.get(path)
+        if anchor is None:
+            if read(path) is not None:
+                problems.append(f"{path}: a new file of the stack, and the base has one already")
+            woven[path] = content
+            continue
+        here = base_path(path, anchor, read)
+        base = read(here)
+        if base is None:
+            problems.append(f"{path}: the base has no such file")
+            continue
+        if here != path and here.endswith(".rst"):
+            content, anchor = lines.in_rst(content), _in_rst(anchor)
+        edit = _weave(here, base, content, anchor)
+        woven[here] = edit.result()
+        problems += edit.problems
+        if used is not None:
+            used |= {(path, container) for container in edit.used}
+    return woven, problems
+
+
+def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> str:
+    """The path that the base has a file at: the anchor's `formerly` where it is older."""
+    if anchor.formerly and read(path) is None and read(anchor.formerly) is not None:
+        return anchor.formerly
+    return path
+
+
+def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
+    edit = Edit(path, base, anchor)
+    WEAVERS.get(PurePosixPath(path).suffix, lines.weave)(edit, fragment)
+    if not edit.insertions and not edit.problems:
+        edit.problem("the fragment adds nothing to the base")
+    return edit
+
+
+def _in_rst(anchor: Anchor) -> Anchor:
+    places = {
+        lines.in_rst(container): tuple(Place(p.relation, lines.in_rst(p.target)) for p in spots)
+        for container, spots in anchor.places.items()
+    }
+    return Anchor(places, anchor.formerly)
+
+
+def refuse(problems: list[str]) -> None:
+    """Raises one error that names all problems, if there are any."""
+    if len(problems) == 1:
+        raise ForkError(f"{problems[0]}: see its anchor in stack/series.yaml")
+    if problems:
+        head = f"{len(problems)} places do not fit: see the anchors in stack/series.yaml"
+        raise ForkError("\n  ".join([head, *problems]))

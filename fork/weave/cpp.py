@@ -1,0 +1,231 @@
+"""Weaves a C++ fragment, whose namespaces, blocks and list macros repeat those of the base.
+
+Includes that the base lacks are merged in their sorted place. `namespace X {`, a block such as
+`TORCH_LIBRARY_IMPL(...) {` and a list macro that the base has too are containers. What the base
+has already, and lines ending in `// fragment only`, are there for the fragment to compile on its
+own, and stay behind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fork.weave.edit import Edit, above_comments, line_start, next_line
+
+QUIET = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
+INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
+DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
+ENTRY = re.compile(r"\b_\((?:[^()]|\([^()]*\))*\)")
+ONLY = re.compile(r"^[^\n]*// fragment only\n", re.MULTILINE)
+HEAD = re.compile(r"(namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\))\s*\{")
+
+
+@dataclass(frozen=True)
+class Block:
+    """`HEAD { ... }`; start is HEAD's, open the offset behind the `{`, close that of the `}`."""
+
+    head: str
+    start: int
+    open: int
+    close: int
+
+
+def weave(edit: Edit, fragment: str) -> None:
+    fragment = ONLY.sub("", fragment)
+    base = _code(edit.base)
+    _includes(edit, fragment)
+    for macro in DEFINE.finditer(fragment):
+        _macro(edit, macro[1], macro[2])
+    _scope(edit, base, fragment, 0, len(fragment))
+
+
+def _code(text: str) -> str:
+    """The text with comments and literals blanked out, offset for offset."""
+    return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+
+
+def _blocks(code: str, start: int, end: int) -> list[Block]:
+    """The containers of a range that do not lie in one another."""
+    blocks: list[Block] = []
+    at = start
+    while found := HEAD.search(code, at, end):
+        close = _closing(code, found.end(), end)
+        if close < 0:
+            return blocks
+        if not code[line_start(code, found.start()) : found.start()].strip():
+            head = re.sub(r"\s+", " ", found[1])
+            blocks.append(Block(head, found.start(), found.end(), close))
+            at = close
+        else:
+            at = found.end()
+    return blocks
+
+
+def _closing(code: str, at: int, end: int) -> int:
+    """The offset of the brace that closes, -1 where there is none."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", code[at:end]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return at + brace.start()
+    return -1
+
+
+def _all_blocks(code: str, start: int, end: int) -> list[Block]:
+    outer = _blocks(code, start, end)
+    return outer + [inner for b in outer for inner in _all_blocks(code, b.open, b.close)]
+
+
+def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
+    """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
+    code = _code(fragment)
+    blocks = _blocks(code, start, end)
+    lost = _outside(code, blocks, start, end)
+    if lost is not None:
+        edit.problem(f"line {fragment.count(chr(10), 0, lost) + 1} of the fragment is in no block that has an anchor")
+    for block in blocks:
+        if block.head not in edit.anchor.places and _blocks(code, block.open, block.close):
+            _scope(edit, base, fragment, block.open, block.close)
+            continue
+        twins = [b for b in _all_blocks(base, 0, len(base)) if b.head == block.head]
+        if len(twins) != 1:
+            edit.problem(f"container {block.head!r} found {len(twins)} times")
+            continue
+        content = fragment[block.open : block.close].strip("\n")
+        _content(edit, base, twins[0], content.rstrip() + "\n")
+
+
+def _outside(code: str, blocks: list[Block], start: int, end: int) -> int | None:
+    """Where code of a range stands that is in none of its blocks, and no preprocessor's."""
+    rest = list(DEFINE.sub(lambda found: " " * len(found[0]), code[start:end]))
+    for block in blocks:
+        rest[block.start - start : block.close + 1 - start] = " " * (block.close + 1 - block.start)
+    at = start
+    for line in "".join(rest).splitlines(keepends=True):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return at + len(line) - len(line.lstrip())
+        at += len(line)
+    return None
+
+
+def _content(edit: Edit, base: str, block: Block, content: str) -> None:
+    """Functions into a namespace, set off by blank lines; plain lines into any other block."""
+    loose = block.head.startswith("namespace")
+    find = _functions if loose else _lines
+    chosen = edit.choose(block.head, lambda target: find(base, edit.base, block, target))
+    if chosen is None:
+        return
+    place, span = chosen
+    gap = "\n" if loose else ""
+    if span is None:
+        close = line_start(base, block.close)
+        blank = edit.base[:close].endswith("\n\n")
+        edit.insert(close, (content + gap) if blank or not loose else gap + content + gap)
+    elif place.relation == "before":
+        edit.insert(above_comments(edit.base, span[0], ("//",)), content + gap)
+    else:
+        at = next_line(edit.base, span[1] - 1)
+        close = loose and edit.base[at : at + 1] != "\n"
+        edit.insert(at, gap + content + (gap if close else ""))
+
+
+def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int, int]]:
+    """The declarations and definitions of a function, directly inside the namespace."""
+    spans = []
+    for found in re.finditer(rf"\b{re.escape(name)}\s*\(", code[block.open : block.close]):
+        at = block.open + found.start()
+        before = code[block.open : at]
+        if before.count("{") != before.count("}"):
+            continue
+        start = max(code.rfind(mark, block.open - 1, at) for mark in ";}{") + 1
+        start += len(code[start:]) - len(code[start:].lstrip())
+        stop = re.compile(r"[;{]").search(code, at, block.close)
+        if stop is None:
+            continue
+        body = stop[0] == "{"
+        close = _closing(code, stop.end(), block.close) if body else stop.end() - 1
+        if close >= 0:
+            spans.append((start, close + 1))
+    return spans
+
+
+def _lines(code: str, text: str, block: Block, target: str) -> list[tuple[int, int]]:
+    spans = []
+    for line in re.finditer(r"[^\n]+", text[block.open : block.close]):
+        if re.sub(r"\s+", " ", line[0].strip().rstrip(";")) == target:
+            spans.append((block.open + line.start(), block.open + line.end()))
+    return spans
+
+
+def _macro(edit: Edit, name: str, entries: str) -> None:
+    """Adds `_(entry)` lines to a list macro, with the backslash where the others have it."""
+    twins = [m for m in DEFINE.finditer(edit.base) if m[1] == name]
+    if lost := ENTRY.sub("", entries).replace("\\", "").strip():
+        edit.problem(f"the fragment has {lost!r} in {name}, where only entries such as _(name) can stand")
+    if len(twins) != 1:
+        edit.problem(f"list macro {name} found {len(twins)} times")
+        return
+    start, end = twins[0].start(2), twins[0].end(2)
+    lines = list(re.finditer(r"([^\n]*)\n", edit.base[start:end]))
+
+    def named(target: str) -> list[re.Match[str]]:
+        return [m for m in lines if m[1].rstrip("\\ ").strip() == f"_({target})"]
+
+    chosen = edit.choose(name, named)
+    if chosen is None:
+        return
+    beside = chosen[1] or lines[-1]
+    for entry in ENTRY.findall(entries):
+        line = f"  {entry}"
+        if beside[1].endswith("\\"):
+            line = f"{line:<{len(beside[1]) - 1}}\\"
+        elif chosen[0].relation != "before":
+            edit.insert(start + beside.end(1), f" \\\n{line}")
+            continue
+        at = beside.start() if chosen[0].relation == "before" else beside.end()
+        edit.insert(start + at, line + "\n")
+
+
+def _includes(edit: Edit, fragment: str) -> None:
+    theirs = list(INCLUDE.finditer(edit.base))
+    names = {include[1] for include in theirs}
+    new = [ours[1] for ours in INCLUDE.finditer(fragment) if ours[1] not in names]
+    if new and not theirs:
+        edit.problem(f"no include stands in the base beside which {new[0]} could go")
+        return
+    group = False
+    for name in new:
+        kin, begun = _beside(edit.base, theirs, name)
+        lower = [include for include in kin if include[1] < name]
+        if begun:
+            at = lower[-1].end() if lower else kin[0].start()
+            edit.insert(at, f"#include {name}\n")
+        else:
+            edit.insert(kin[-1].end(), f"{'' if group else chr(10)}#include {name}\n")
+            group = True
+
+
+def _beside(base: str, theirs: list[re.Match[str]], name: str) -> tuple[list[re.Match[str]], bool]:
+    """The includes that a new one belongs to, and whether they are its kind already."""
+    if "/" not in name:
+        plain = [include for include in theirs if _depth(base, include) == min(_depth(base, i) for i in theirs)]
+        system = [include for include in plain if "/" not in include[1]]
+        return (system, True) if system else (plain[-1:], False)
+    depth = max(_common_folders(include[1], name) for include in theirs)
+    return [include for include in theirs if _common_folders(include[1], name) == depth], True
+
+
+def _depth(base: str, include: re.Match[str]) -> int:
+    """How many `#if` an include stands under."""
+    above = base[: include.start()]
+    return len(re.findall(r"^#if", above, re.MULTILINE)) - len(re.findall(r"^#endif", above, re.MULTILINE))
+
+
+def _common_folders(one: str, other: str) -> int:
+    count = 0
+    for a, b in zip(one.split("/")[:-1], other.split("/")[:-1], strict=False):
+        if a != b:
+            break
+        count += 1
+    return count

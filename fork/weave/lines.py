@@ -1,0 +1,106 @@
+"""Weaves plain lists of lines: a table of docs under a heading, a list of sources.
+
+The fragment repeats the heading, or the `NAME = [`, under which its lines go.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fork.weave.edit import Edit
+
+UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line; `start` and `end` are offsets, the newline included."""
+
+    text: str
+    start: int
+    end: int
+
+
+def weave(edit: Edit, fragment: str) -> None:
+    """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
+    ours, theirs = _lines(fragment), _lines(edit.base)
+    if "file" in edit.anchor.places:
+        _insert(edit, "file", theirs, fragment)
+        return
+    held = {container: _region(ours, container) for container in edit.anchor.places}
+    placed = {line for regions in held.values() for region in regions for line in region}
+    lost = [
+        line
+        for line in ours
+        if line.text.strip(" ]")
+        and not line.text.startswith("#")
+        and line not in placed
+        and not any(_is_head(line, name) for name in held)
+    ]
+    if not any(held.values()):
+        edit.problem(f"the fragment has none of {', '.join(map(repr, held))}")
+    elif lost:
+        edit.problem(f"line {ours.index(lost[0]) + 1} of the fragment is in no container that has an anchor")
+    for container, lines in held.items():
+        if not lines:
+            continue
+        found = _region(theirs, container)
+        if len(found) != 1:
+            edit.problem(f"container {container!r} found {len(found)} times")
+            continue
+        block = "".join(line.text + "\n" for line in lines[0] if line.text.strip())
+        _insert(edit, container, found[0], block)
+
+
+def in_rst(text: str) -> str:
+    """Markdown's `code` as reStructuredText writes it, for releases whose docs were .rst."""
+    return re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``", text)
+
+
+def _insert(edit: Edit, container: str, region: list[Line], block: str) -> None:
+    chosen = edit.choose(container, lambda to: [x for x in region if x.text.strip() == to])
+    if chosen is None:
+        return
+    place, line = chosen
+    if place.relation == "before" and line is not None:
+        edit.insert(line.start, block)
+    else:
+        edit.insert((line or _last_filled(region)).end, block)
+
+
+def _lines(text: str) -> list[Line]:
+    lines, start = [], 0
+    for line in text.splitlines(keepends=True):
+        lines.append(Line(line.rstrip("\n"), start, start + len(line)))
+        start += len(line)
+    return lines
+
+
+def _region(lines: list[Line], container: str) -> list[list[Line]]:
+    """The lines under a heading up to the next one, or those of `NAME = [` up to its `]`."""
+    regions = []
+    for n, line in enumerate(lines):
+        body = lines[n + 1 :]
+        if not _is_head(line, container):
+            continue
+        if line.text.endswith("["):
+            end = next((m for m, other in enumerate(body) if other.text.startswith("]")), 0)
+        else:
+            end = next((m for m in range(1, len(body)) if _is_heading(body, m)), len(body))
+        regions.append(body[:end])
+    return regions
+
+
+def _is_head(line: Line, container: str) -> bool:
+    return line.text == f"{container} = [" or line.text.lstrip("# ").rstrip() == container
+
+
+def _is_heading(body: list[Line], n: int) -> bool:
+    below = body[n + 1].text if n + 1 < len(body) else ""
+    text = body[n].text
+    return text.startswith("#") or bool(text.strip() and UNDERLINE.match(below))
+
+
+def _last_filled(region: list[Line]) -> Line:
+    return next((line for line in reversed(region) if line.text.strip()), region[-1])

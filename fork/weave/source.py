@@ -1,0 +1,172 @@
+"""A Python file with its tree, and where the nodes of the tree stand in its text."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from fork.weave.edit import above_comments, next_line
+
+Collection = ast.List | ast.Set | ast.Tuple | ast.Dict
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+class Source:
+    """Offsets are characters from the start of `text`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = ast.parse(text)
+        self._lines = text.splitlines(keepends=True)
+        self._starts = [0]
+        for line in self._lines:
+            self._starts.append(self._starts[-1] + len(line))
+
+    def offset(self, line: int, column: int) -> int:
+        """`column` counts bytes of UTF-8, as the tree does."""
+        return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
+
+    def start(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+        decorators = node.decorator_list if isinstance(node, Definition) else []
+        first = decorators[0].lineno if decorators else node.lineno
+        return self.offset(first, node.col_offset)
+
+    def end(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+        assert node.end_lineno is not None and node.end_col_offset is not None
+        return self.offset(node.end_lineno, node.end_col_offset)
+
+    def first_line(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+        """Where the lines of a node begin, the comments directly above them included."""
+        return above_comments(self.text, self.start(node), ("#",))
+
+    def after_line(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+        return next_line(self.text, self.end(node))
+
+    def line_of(self, node: ast.stmt | ast.expr | ast.alias) -> str:
+        return self._lines[node.lineno - 1]
+
+    def comma_after(self, at: int, limit: int) -> int | None:
+        """The offset behind the next comma of code, if one comes before `limit`."""
+        for kind, text, start, end in self._tokens:
+            if start >= limit:
+                break
+            if start >= at and kind == tokenize.OP and text == ",":
+                return end
+        return None
+
+    def code_end(self, at: int, limit: int) -> int:
+        """The end of the last token of code between `at` and `limit`."""
+        quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
+        ends = [e for k, _, s, e in self._tokens if at <= s and e <= limit and k not in quiet]
+        return max([at, *ends])
+
+    def reindented(self, start: int, end: int, by: int) -> str:
+        """The text with its lines, but for the first and those inside a string, moved by columns."""
+        inside = {
+            line
+            for kind, _, first, last in self._tokens
+            if kind == tokenize.STRING
+            for line in self._starts
+            if first < line <= last
+        }
+        moved = []
+        for line_at, line in zip(self._starts, self._lines, strict=False):
+            if line_at + len(line) <= start or line_at >= end:
+                continue
+            text = self.text[max(line_at, start) : min(line_at + len(line), end)]
+            if line_at > start and line_at not in inside and text.strip():
+                text = " " * by + text if by >= 0 else text[-by:]
+            moved.append(text)
+        return "".join(moved)
+
+    @cached_property
+    def _tokens(self) -> list[tuple[int, str, int, int]]:
+        def at(position: tuple[int, int]) -> int:
+            return self._starts[min(position[0], len(self._starts)) - 1] + position[1]
+
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        return [(t.type, t.string, at(t.start), at(t.end)) for t in tokens]
+
+
+def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a scope, those under its `if`, `with`, `for` and `try` included."""
+    for node in body:
+        yield node
+        if not isinstance(node, Definition):
+            for field in ("body", "orelse", "finalbody"):
+                yield from statements(getattr(node, field, []))
+            for handler in getattr(node, "handlers", []):
+                yield from statements(handler.body)
+
+
+def name_of(node: ast.stmt) -> str:
+    """What a statement is known by: the name it binds, or the first argument of its call."""
+    if isinstance(node, Definition):
+        return node.name
+    target = assigned(node)
+    if target:
+        return target
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return key_of(node.value)
+    return ""
+
+
+def assigned(node: ast.stmt) -> str:
+    """The name that a statement gives its value; a function's result is `return`."""
+    if isinstance(node, ast.Return):
+        return "return"
+    if isinstance(node, ast.Assign) and len(node.targets) == 1:
+        return ast.unparse(node.targets[0])
+    return ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+
+
+def collection_of(node: ast.stmt) -> Collection | None:
+    """The list, set, tuple or dict that an assignment writes out, also inside a call."""
+    value = getattr(node, "value", None)
+    if not assigned(node) or value is None:
+        return None
+    inside = (value, *value.args) if isinstance(value, ast.Call) else (value,)
+    return next((node for node in inside if isinstance(node, Collection)), None)
+
+
+def elements(collection: Collection) -> list[tuple[str, ast.expr, ast.expr]]:
+    """Key, first and last expression of every entry."""
+    if isinstance(collection, ast.Dict):
+        pairs = zip(collection.keys, collection.values, strict=True)
+        return [(key_of(k or v), k or v, v) for k, v in pairs]
+    return [(key_of(e), e, e) for e in collection.elts]
+
+
+def key_of(node: ast.expr) -> str:
+    """What an entry is known by: a string's text, else the first thing in a call or list."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.Call):
+        first = [*node.args, *(keyword.value for keyword in node.keywords)]
+    else:
+        first = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+    if first:
+        return key_of(first[0])
+    return ast.unparse(node)
+
+
+def bound_names(body: Sequence[ast.stmt]) -> set[str]:
+    """The names that a module binds at its top level."""
+    names: set[str] = set()
+    for node in statements(body):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        else:
+            names.add(name_of(node))
+    return names
+
+
+def normal(code: str) -> str:
+    """Code as `ast.unparse` writes it, where it is code."""
+    try:
+        return ast.unparse(ast.parse(code))
+    except SyntaxError:
+        return code

@@ -1,0 +1,61 @@
+"""Weaves the entries of a yaml list, each known by the name after its first key."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fork.weave.edit import Edit, above_comments, line_start, next_line
+
+ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`- func: NAME(...)` and the lines below it; `end` is where the line after it begins."""
+
+    name: str
+    start: int
+    end: int
+
+
+def weave(edit: Edit, fragment: str) -> None:
+    """Inserts all entries of the fragment, in its order, at the anchor `file`."""
+    base, ours = _entries(edit.base), _entries(fragment)
+    for entries, whose in ((base, "base"), (ours, "fragment")):
+        if not entries:
+            edit.problem(f"the {whose} has no entry, such as `- func: ...`")
+    names = {entry.name for entry in base}
+    for entry in ours:
+        if entry.name in names:
+            edit.problem(f"the base already has an entry {entry.name!r}")
+    chosen = edit.choose("file", lambda name: [entry for entry in base if entry.name == name])
+    if chosen is None or edit.problems:
+        return
+    place, target = chosen
+    first = above_comments(fragment, ours[0].start, ("#",))
+    block = fragment[first : ours[-1].end]
+    if place.relation == "before" and target is not None:
+        edit.insert(above_comments(edit.base, target.start, ("#",)), block + "\n")
+    else:
+        edit.insert((target or base[-1]).end, "\n" + block)
+
+
+def _entries(text: str) -> list[Entry]:
+    starts = [match.start() for match in ENTRY.finditer(text)]
+    ends = [*starts[1:], len(text)][: len(starts)]
+    return [
+        Entry(match[1], match.start(), _end(text, match.start(), end))
+        for match, end in zip(ENTRY.finditer(text), ends, strict=True)
+    ]
+
+
+def _end(text: str, start: int, limit: int) -> int:
+    """Comments in the first column and blank lines belong to the entry below them."""
+    while limit > next_line(text, start):
+        last = line_start(text, limit - 1)
+        line = text[last:limit]
+        if line.strip() and not line.startswith("#"):
+            break
+        limit = last
+    return limit
