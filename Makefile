@@ -41,7 +41,7 @@ lint: setup
 # QUICK=1 for under two minutes.
 bench: setup
 	$(FORK) build
-	$(VENV)/bin/python -m bench $(if $(QUICK),--quick)
+	$(VENV)/bin/python -m bench.cpu $(if $(QUICK),--quick)
 
 setup: $(VENV)/ready
 

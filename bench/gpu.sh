@@ -48,16 +48,16 @@ say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,nohe
 say "$("$python" -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)' 2>&1 | tail -1)"
 
 if lines=20 step build 240 bash -c 'forked true'; then
-  lines=120 step check 150 bash -c 'forked python bench/gpu_check.py'
-  lines=120 step bench 130 bash -c 'forked python bench/gpu_bench.py'
+  lines=120 step check 150 bash -c 'forked python -m bench.gpu.test_gpu'
+  lines=120 step bench 130 bash -c 'forked python -m bench.gpu'
   # Without the caching allocator every tensor ends where memcheck believes that it ends.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   for tool in memcheck racecheck; do
     step "$tool" 45 bash -c "forked compute-sanitizer --tool $tool --kernel-regex kns=attn_tile --error-exitcode 9 \
-      python bench/gpu_sanitize.py"
+      python -m bench.gpu.sanitize"
   done
   # initcheck has to see PyTorch's kernels too, as they write what ours read; what it says of theirs is not our affair.
-  step initcheck 60 bash -c "forked compute-sanitizer --tool initcheck --print-limit 10000 python bench/gpu_sanitize.py &&
+  step initcheck 60 bash -c "forked compute-sanitizer --tool initcheck --print-limit 10000 python -m bench.gpu.sanitize &&
     ! grep -q attn_tile '$out/initcheck.log'"
   unset PYTORCH_NO_CUDA_MEMORY_CACHING
   lines=25 step suites 200 bash -c 'forked python -m pytest -q -n 8 test/test_ops.py -k "attn and cuda"'

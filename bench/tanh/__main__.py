@@ -1,4 +1,4 @@
-"""`python -m bench.tanh_ulp [--stride S]`: error of attn over all finite float32 scores, in units in the last place."""
+"""`python -m bench.tanh [--stride S]`: error of attn over all finite float32 scores, in units in the last place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench [--quick]`: times torch.attn against its rivals; prints a table, writes JSON and SVG charts."""
+"""`python -m bench.cpu [--quick]`: times torch.attn against its rivals; prints a table, writes JSON and SVG charts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from bench import plot
-from bench.measure import Floor, flop, medians, peak_memory
-from bench.routes import KINDS, Attn, jax_works, routes, works
+from bench.cpu import plot
+from bench.cpu.measure import Floor, flop, medians, peak_memory
+from bench.cpu.routes import KINDS, Attn, jax_works, routes, works
 
 # Where there is next to nothing to compute: what is left is the cost of a call.
 OVERHEAD_N = 2
@@ -180,7 +180,7 @@ def machine() -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="the marks only, in under two minutes")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="folder for results.json and the charts")
     options = parser.parse_args()

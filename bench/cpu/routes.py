@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from bench.measure import Work
+from bench.cpu.measure import Work
 
 Attn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 KINDS = ("forward", "backward", "both", "double backward", "forward AD")
@@ -25,7 +25,7 @@ def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torc
 def routes(quick: bool) -> dict[str, Attn]:
     """By name: torch.attn, composition, and the others where this machine has what they need."""
     found: dict[str, Attn] = {"composition": composition, "torch.attn": torch.attn}
-    sys.path.insert(0, str(Path(__file__).parents[1] / "test"))
+    sys.path.insert(0, str(Path(__file__).parents[2] / "test"))
     tests = importlib.import_module("test_attn")
     found["Python Function"] = tests.python_attn
     if not quick:

@@ -1,0 +1,1 @@
+"""Tests and measurements of the CUDA kernels, on a machine with a GPU."""

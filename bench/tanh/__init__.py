@@ -1,0 +1,1 @@
+"""The tanh of the CPU kernels: its coefficients and its error."""
