@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from fork.commands.options import stack
 from fork.commits import Step, commit_steps, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    series = Series.load(args.root.resolve())
+    series = stack(args)
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
     steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from fork.commands.options import stack
 from fork.engine import base as bases
 from fork.errors import ForkError
 from fork.series import PullRequest, Series
@@ -23,13 +24,12 @@ def run(
     args: argparse.Namespace,
     prefix: Callable[[Series, PullRequest, Path], Result] = build_and_test,
 ) -> int:
-    root: Path = args.root.resolve()
-    series = Series.load(root)
+    series = stack(args)
     problems = soundness.problems(series, bases.installed())
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not args.static and not problems:
         for pr in [series.find(args.pr)] if args.pr else series.prs:
-            result = prefix(series, pr, (args.build or root / "build").absolute())
+            result = prefix(series, pr, (args.build or series.root / "build").absolute())
             print(f"{pr.name:16} {result.summary()}", flush=True)
             problems += [f"{pr.name}: {run.command} failed" for run in result.runs if not run.passed]
     if problems:

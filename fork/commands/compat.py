@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.commands.options import REQUIREMENTS
+from fork.commands.options import REQUIREMENTS, stack
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.errors import ForkError
@@ -42,9 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    root: Path = args.root.resolve()
+    series = stack(args)
+    root = series.root
     folder: Path = (args.build or root / "build/compat").absolute()
-    series = Series.load(root)
     pr = series.find(args.pr) if args.pr else series.prs[-1]
     rows = []
     for release in args.releases or released():

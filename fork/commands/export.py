@@ -8,10 +8,10 @@ import email.policy
 import tempfile
 from pathlib import Path
 
+from fork.commands.options import stack
 from fork.commits import Step, commit_steps, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
-from fork.series import Series
 
 COVER = "0000-cover-letter.patch"
 FLAGS = (
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.dir is None and args.compare_to is None:
         raise ForkError("fork export has nothing to do: give DIR, --compare-to OLD, or both")
-    series = Series.load(args.root.resolve())
+    series = stack(args)
     checkout = Checkout.open(args.tree)
     steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
     # The base's own date, so that the same stack on the same base is the same bytes.

@@ -21,11 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
 
 
+def stack(args: argparse.Namespace) -> Series:
+    """The stack that the command line names; every command takes it from here."""
+    return Series.load(args.root.resolve())
+
+
 def chosen(args: argparse.Namespace) -> Fork:
     """The fork that the options name."""
-    root: Path = args.root.resolve()
-    series = Series.load(root)
-    folder: Path = (args.build or root / "build").absolute()
+    series = stack(args)
+    folder: Path = (args.build or series.root / "build").absolute()
     pr = series.find(args.pr) if args.pr else series.prs[-1]
     base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
     return Fork(series, pr, base, args.cuda, folder)

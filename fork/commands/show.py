@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fork.commands.options import stack
 from fork.errors import ForkError
 from fork.series import PullRequest, Series
 
@@ -15,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    series = Series.load(args.root.resolve())
+    series = stack(args)
     if args.html is not None:
         from fork.page.html import page
 
