@@ -11,6 +11,7 @@ from pathlib import Path
 from fork.errors import ForkError, told_plainly
 
 ROOT = Path(__file__).resolve().parent.parent
+REQUIREMENTS = ROOT / "requirements.txt"
 
 COMMANDS = {
     "build": "weave, generate, compile and install a fork on the installed torch",
@@ -27,6 +28,25 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status is its own, 1 for an error that the tool explains."""
     words = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(words)
+    except ModuleNotFoundError as error:
+        if not error.name or error.name.partition(".")[0] == "fork":
+            raise
+        command = " ".join(["fork", *words])
+        install = f"run `{sys.executable} -m pip install -r {REQUIREMENTS}`"
+        print(f"fork: `{command}` needs {_distribution(error.name)}: {install}", file=sys.stderr)
+        return 1
+
+
+def _distribution(module: str) -> str:
+    """The line of requirements.txt that brings a module, without its version: markdown-it-py for markdown_it."""
+    name = module.partition(".")[0].lower().replace("_", "-")
+    lines = REQUIREMENTS.read_text().splitlines()
+    return next((line.partition("==")[0] for line in lines if name in line.partition("==")[0].lower()), name)
+
+
+def _run(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)"

@@ -1,110 +1,105 @@
-"""The Markdown of a PR's description as HTML: headings, lists, tables, code, links, emphasis."""
+"""Markdown as HTML, by markdown-it: headings with ids, tables, code in colour, and formulas as MathML."""
 
 from __future__ import annotations
 
 import re
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from posixpath import join, normpath
 
-ITEM = re.compile(r"(\s*)([-*]|\d+\.) +(.*)")
-INLINE = (
-    (re.compile(r"\*\*(.+?)\*\*"), r"<strong>\1</strong>"),
-    (re.compile(r"(?<![\w*])\*([^*\s][^*]*)\*"), r"<em>\1</em>"),
-    (re.compile(r"\[([^\]]+)\]\(((?:https?://|#)[^)\s]*)\)"), r'<a href="\2">\1</a>'),
-    (re.compile(r"\[([^\]]+)\]\([^)\s]*\)"), r"\1"),
-)
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+from math_core import LatexToMathML
+from mdit_py_plugins.anchors import anchors_plugin
+from mdit_py_plugins.dollarmath import dollarmath_plugin
+
+from fork.page.code import coloured, language
+
+# A formula that is not LaTeX shows as it was written, with the reason.
+MATHEMATICS = LatexToMathML(continue_on_error=True)
 
 
-def html(text: str) -> str:
-    """The text block by block; a heading `#` becomes h2, so that the page keeps its h1."""
-    out: list[str] = []
-    lines = text.split("\n")
-    while lines:
-        line = lines[0]
-        if not line.strip():
-            lines.pop(0)
-        elif line.startswith("```"):
-            lines.pop(0)
-            code = _take(lines, lambda n: not lines[n].startswith("```"))
-            del lines[:1]
-            out.append(f"<pre><code>{escape(chr(10).join(code))}</code></pre>")
-        elif heading := re.match(r"(#+) +(.*)", line):
-            lines.pop(0)
-            level = min(len(heading[1]) + 1, 6)
-            out.append(f"<h{level}>{inline(heading[2])}</h{level}>")
-        elif line.startswith("|"):
-            out.append(_table(_take(lines, lambda n: lines[n].startswith("|"))))
-        elif ITEM.match(line):
-            out.append(_list(_take(lines, lambda n: _in_list(lines, n))))
+@dataclass(frozen=True)
+class Text:
+    """A text as HTML, and its headings: level, id and words."""
+
+    html: Markup
+    headings: Sequence[tuple[int, str, Markup]] = ()
+
+
+def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, folder: str = "") -> Text:
+    """A text as HTML that loads nothing.
+
+    Each id begins with the prefix. A heading goes `shift` levels down, since the page has headings above it. `links`
+    maps the name of a file, or any address, to its place on the page: links to it and code that names it lead there.
+    Links are relative to `folder`; a link to a file that is not on the page is plain words.
+    """
+    parser = _parser(prefix)
+    tokens = parser.parse(text)
+    ids = {str(token.attrGet("id")) for token in tokens if token.type == "heading_open"}
+
+    def target(address: str) -> str | None:
+        if address in links or re.match(r"https?://", address):
+            return links.get(address, address)
+        if address.startswith("#"):
+            return f"#{prefix}{address[1:]}" if prefix + address[1:] in ids else None
+        return links.get(normpath(join(folder, address.partition("#")[0])))
+
+    headings = []
+    for token, inside in zip(tokens, [*tokens[1:], None]):
+        if token.type == "heading_open" and inside:
+            words = Markup(parser.renderer.render(inside.children or [], parser.options, {}))
+            headings.append((int(token.tag[1]), str(token.attrGet("id")), words))
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(int(token.tag[1]) + shift, 6)}"
+        if token.type == "fence" and token.info.strip() == "math":
+            token.type = "math_block"
+        if token.type == "inline":
+            token.children = _linked(token.children or [], target, links)
+    return Text(Markup(parser.renderer.render(tokens, parser.options, {})), headings)
+
+
+def _parser(prefix: str) -> MarkdownIt:
+    # Raw HTML stays text, and an image becomes a link: a page loads nothing.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+    dollarmath_plugin(parser, allow_labels=False, allow_space=False, allow_digits=False, renderer=_formula)
+    anchors_plugin(parser, max_level=6, slug_func=lambda title: prefix + slug(title))
+    parser.add_render_rule("fence", _fence)
+    parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    return parser
+
+
+def slug(title: str) -> str:
+    """The id that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+def _formula(content: str, options: Mapping[str, bool]) -> str:
+    return MATHEMATICS.convert_with_local_state(content.strip(), displaystyle=options["display_mode"])
+
+
+def _fence(renderer: RendererHTML, tokens: Sequence[Token], n: int, options: OptionsDict, env: EnvType) -> str:
+    lines = coloured(language(tokens[n].info.strip().partition(" ")[0]), tokens[n].content)
+    return "<pre><code>" + "\n".join(lines) + "</code></pre>\n"
+
+
+def _linked(tokens: Sequence[Token], target: Callable[[str], str | None], links: Mapping[str, str]) -> list[Token]:
+    """The same words with their links led to where they go on this page."""
+    found, depth = [], 0
+    for token in tokens:
+        if token.type == "link_open":
+            address = target(str(token.attrGet("href")))
+            token.attrs = {"href": address} if address else {}
+            depth += 1
+        elif token.type == "link_close":
+            depth -= 1
+        if token.type == "code_inline" and not depth and token.content in links:
+            opened = Token("link_open", "a", 1, attrs={"href": links[token.content]})
+            found += [opened, token, Token("link_close", "a", -1)]
         else:
-            paragraph = _take(lines, lambda n: _in_paragraph(lines[n]))
-            out.append(f"<p>{inline(' '.join(paragraph))}</p>")
-    return "\n".join(out)
-
-
-def inline(text: str) -> str:
-    """Code stays as it is; the rest gets its emphasis and links."""
-    parts = re.split(r"(`[^`]+`)", text)
-    return "".join(
-        f"<code>{escape(part[1:-1])}</code>" if part.startswith("`") and len(part) > 2 else _plain(part)
-        for part in parts
-    )
-
-
-def _plain(text: str) -> str:
-    text = escape(text, quote=False)
-    for pattern, replacement in INLINE:
-        text = pattern.sub(replacement, text)
-    return text
-
-
-def _take(lines: list[str], wanted: object) -> list[str]:
-    assert callable(wanted)
-    count = 0
-    while count < len(lines) and wanted(count):
-        count += 1
-    taken = lines[: max(count, 0)]
-    del lines[: len(taken)]
-    return taken
-
-
-def _in_paragraph(line: str) -> bool:
-    return bool(line.strip()) and not line.startswith(("#", "|", "```")) and not ITEM.match(line)
-
-
-def _in_list(lines: list[str], n: int) -> bool:
-    return bool(ITEM.match(lines[n])) or bool(lines[n].startswith("  ") and lines[n].strip())
-
-
-def _list(lines: list[str]) -> str:
-    """Items by their indentation; a line that begins none continues the one above."""
-    items: list[tuple[int, str, list[str]]] = []
-    for line in lines:
-        match = ITEM.match(line)
-        if match:
-            items.append((len(match[1]), match[2], [match[3]]))
-        else:
-            items[-1][2].append(line.strip())
-    out: list[str] = []
-    open_at: list[tuple[int, str]] = []
-    for indent, sign, words in items:
-        tag = "ol" if sign[0].isdigit() else "ul"
-        while open_at and open_at[-1][0] > indent:
-            out.append(f"</li></{open_at.pop()[1]}>")
-        if open_at and open_at[-1][0] == indent:
-            out.append("</li>")
-        else:
-            out.append(f"<{tag}>")
-            open_at.append((indent, tag))
-        out.append(f"<li>{inline(' '.join(words))}")
-    out += [f"</li></{tag}>" for _, tag in reversed(open_at)]
-    return "".join(out)
-
-
-def _table(lines: list[str]) -> str:
-    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-    body = [row for row in rows if not all(re.fullmatch(r":?-*:?", cell) for cell in row)]
-    cells = [
-        "".join(f"<{tag}>{inline(cell)}</{tag}>" for cell in row)
-        for row, tag in zip(body, ["th"] + ["td"] * len(body), strict=False)
-    ]
-    return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+            found.append(token)
+    return found

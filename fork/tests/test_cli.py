@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
-from fork.cli import main
+from fork.cli import REQUIREMENTS, _distribution, main
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.errors import ForkError
@@ -43,6 +45,54 @@ def test_a_reader_that_has_seen_enough() -> None:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+def bare_python(site: Path) -> list[str]:
+    """A Python that has torch, what comes with torch, and PyYAML, without which there is no stack; nothing else."""
+    site.mkdir()
+    for name in ("torch", "torchgen", "yaml", "jinja2", "markupsafe", "filelock"):
+        module = importlib.util.find_spec(name)
+        assert module is not None and module.origin is not None
+        package = Path(module.origin).parent
+        (site / package.name).symlink_to(package)
+    info = bases.installed().dist_info
+    (site / info.name).symlink_to(info)
+    search = f"import sys; sys.path += [{str(ROOT)!r}, {str(site)!r}]; from fork.cli import main; sys.exit(main())"
+    return [sys.executable, "-I", "-S", "-c", search]
+
+
+def test_a_library_that_is_missing_stops_only_the_command_that_needs_it(tmp_path: Path) -> None:
+    python, root = bare_python(tmp_path / "site"), stack(tmp_path / "ours")
+    target = str(tmp_path / "page.html")
+    shown = subprocess.run([*python, "--root", str(root), "show"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (0, "") and "1  plain: Add twice" in shown.stdout
+    page = subprocess.run([*python, "--root", str(root), "show", "--html", target], capture_output=True, text=True)
+    assert (page.returncode, page.stdout) == (1, "") and not Path(target).exists()
+    assert page.stderr == (
+        f"fork: `fork --root {root} show --html {target}` needs markdown-it-py: "
+        f"run `{sys.executable} -m pip install -r {ROOT}/requirements.txt`\n"
+    )
+
+
+def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
+    """Whatever the tool imports and bare Python lacks, by the imports of its own files."""
+    imported = {
+        name.partition(".")[0]
+        for file in (ROOT / "fork").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in (
+            [a.name for a in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom) and not node.level
+            else []
+        )
+    }
+    pinned = {line.partition("==")[0] for line in REQUIREMENTS.read_text().splitlines() if "==" in line}
+    brought = {"fork", "torch", "torchgen", "jinja2", "markupsafe", "filelock"}
+    outside = imported - brought - sys.stdlib_module_names - {""}
+    assert {"yaml", "markdown_it", "pygments"} <= outside
+    assert {name for name in outside if _distribution(name) not in pinned} == set()
 
 
 @mark.parametrize(

@@ -1,19 +1,31 @@
 """`fork show` in the terminal, and its page for a browser."""
 
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture
+from pytest import CaptureFixture, MonkeyPatch, mark
 
 from fork.cli import main
-from fork.page import markdown
-from fork.page.html import page
+from fork.page import content, markdown, rst
+from fork.page.code import coloured, language, rows
+from fork.page.html import LONG, page
 from fork.series import Series
-from fork.tests.tiny import stack
+from fork.tests.helpers import write
+from fork.tests.pages import CHROMIUM, faults, measured, whole
+from fork.tests.tiny import SERIES, STACK, stack
+from fork.verify.prefix import Result, Run
 
-ROOT = Path(__file__).resolve().parents[2]
+DOCUMENT = r"""# Twice
+
+$\bar x$ is in `Twice.cpp`, see [there](../aten/src/ATen/native/Twice.cpp), not [here](gone.md) or [on](#why).
+
+## Why
+
+```math
+\begin{aligned} a &= 2 x \\ b &= \sum_{r,c} y_{rc} \end{aligned}
+```
+"""
 
 
 def test_the_stack(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
@@ -89,43 +101,36 @@ fork: PR plain has no description: write ROOT/stack/plain/PR.md
     )
 
 
-class Elements(HTMLParser):
-    """Fails where a tag is not closed in its turn; keeps the addresses that the page would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [
-            value or "" for name, value in attrs if name in ("src", "srcset") or (tag, name) == ("link", "href")
-        ]
-        if tag not in ("meta", "link", "img", "br", "hr"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+def shown(root: Path) -> Series:
+    """The tiny stack as the installed torch can show it; its first PR also brings documents and a long file."""
+    more = "".join(f"      - docs/{name}\n" for name in ("twice.md", "twice.rst", "long.py"))
+    series = SERIES.replace("      - docs/source/ops.md\n", f"      - docs/source/ops.md\n{more}")
+    series = series.replace("file: after one", "file: before baddbmm").replace("torch/overrides", "docs/overrides")
+    files = {
+        "stack/series.yaml": series,
+        "docs/overrides.py": "names = ['twice']\n",
+        "docs/twice.md": DOCUMENT,
+        "docs/twice.rst": "Twice\n=====\n\n:math:`\\bar x` is :func:`known`.\n\n.. figured:: out\n",
+        "docs/long.py": "x = 1\n" * (LONG + 1),
+    }
+    return Series.load(write(root, STACK | files))
 
 
-def elements(text: str) -> Elements:
-    parser = Elements()
-    parser.feed(text)
-    parser.close()
-    return parser
+def part(text: str, start: str, end: str) -> str:
+    return text[text.index(start) :].partition(end)[0]
 
 
 def test_a_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    for words in ([], ["1"], [Series.load(ROOT).prs[-1].name]):
-        assert main(["show", *words, "--html", str(target)]) == 0
-        parsed = elements(target.read_text())
-        assert parsed.open == []
-        assert parsed.loads == []
-        assert "@import" not in target.read_text() and "url(" not in target.read_text()
+    shown(tmp_path)
+    for words in ([], ["1"], ["fast"]):
+        assert main(["--root", str(tmp_path), "show", *words, "--html", str(tmp_path / "page.html")]) == 0
+        assert whole((tmp_path / "page.html").read_text()).formulas == (0 if words == ["fast"] else 3)
+
+
+@mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the page with")
+def test_a_browser_shows_a_page_without_fault(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(shown(tmp_path), None))
+    assert faults(measured(tmp_path / "page.html", tmp_path)) == []
 
 
 def test_a_page_shows_what_a_pr_does_to_a_file_between_its_neighbours(tmp_path: Path) -> None:
@@ -141,13 +146,115 @@ def test_a_page_shows_what_a_pr_does_to_a_file_between_its_neighbours(tmp_path: 
     assert any("- func: baddbmm(" in row and kind == "" for kind, row in plain[at : at + 4])
 
 
-def test_the_page_of_this_stack_has_every_pr(tmp_path: Path) -> None:
-    target = tmp_path / "page.html"
-    assert main(["show", "--html", str(target)]) == 0
-    text = target.read_text()
-    for pr in Series.load(ROOT).prs:
+def test_a_page_has_every_pr_and_an_index_of_its_files(tmp_path: Path) -> None:
+    series = shown(tmp_path)
+    text = page(series, None)
+    for pr in series.prs:
         assert f'<h2 id="{pr.name}">' in text
         assert all(f"<code>{path}</code>" in text for path in pr.paths)
+        index = part(text, f'aria-label="files of {pr.name}"', "</nav>")
+        leads = re.findall(rf'<a href="#{pr.name}/([^"]+)"><i>', index)
+        assert leads == list(pr.paths)
+        for path in pr.paths:
+            entry = part(index, f'#{pr.name}/{path}"', "</a>")
+            file = part(text, f'id="{pr.name}/{path}"', '<details class="file"')
+            for kind, sign in (("add", "+"), ("del", "−")):
+                count = file.count(f'<tr class="{kind}">')
+                assert (f">{sign}{count}<" in entry) == (count > 0)
+
+
+def test_a_page_leads_from_pr_to_pr(tmp_path: Path) -> None:
+    """From the picture, the list in the description and the line below the title. Other PRs are there in short."""
+    series = shown(tmp_path)
+    for pr in (None, series.prs[1]):
+        text = page(series, pr)
+        picture = part(text, 'class="stack"', "</nav>")
+        assert re.findall(r'<a href="#(\w+)"', picture) == ["fast", "plain"]
+        section = part(text, '<h2 id="fast">', "</section>")
+        assert '<li><strong><a href="#fast">fast</a></strong> (this PR)</li>' in section
+        assert '<li><a href="#plain">plain</a></li>' in section
+        assert 'on <a href="#plain">plain</a>' in section
+    short = part(text, '<details class="short" id="plain">', "</details>")
+    assert "1. Add twice" in short and "Twice is needed." in short and "Twice.cpp" not in short
+
+
+def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(tmp_path: Path) -> None:
+    series = shown(tmp_path)
+    text = page(series, series.prs[0])
+    for name, words in (("twice.md", "<math>"), ("twice.rst", "<math ")):
+        file = part(text, f'id="plain/docs/{name}"', "</div></details>\n</details>")
+        read, diff = file.split('<details class="part">')
+        assert '<details class="part" open><summary>the text</summary>' in read and words in read
+        assert "<summary>the diff</summary>" in diff and '<tr class="add">' in diff
+    read = part(text, '<div class="document">', "</details>")
+    there = "#plain/aten/src/ATen/native/Twice.cpp"
+    assert f'<a href="{there}"><code>Twice.cpp</code></a>, see <a href="{there}">there</a>' in read
+    assert "not <a>here</a>" in read and '<a href="#plain/docs/twice.md-why">on</a>' in read
+    assert '<a href="#plain/docs/twice.md-why">Why</a>' in part(text, 'class="index"', "</nav>")
+
+
+def test_a_line_has_its_place_and_a_long_file_is_folded(tmp_path: Path) -> None:
+    text = page(shown(tmp_path), None)
+    line = "plain/docs/long.py-L7"
+    assert f'<a id="{line}" href="#{line}">7</a>' in text
+    assert '<a id="fast/aten/src/ATen/native/Twice.cpp-Lold1"' not in text
+    assert '<details class="file" id="plain/docs/long.py">' in text
+    assert '<details class="file" id="plain/aten/src/ATen/native/Twice.cpp" open>' in text
+
+
+def test_a_page_tells_the_results_of_the_tests(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    series = shown(tmp_path)
+    assert "Not run here yet" in page(series, None)
+    runs = (Run("test/test_x.py", "2 passed in 1 s", 1.2, True), Run("test/test_y.py", "1 failed", 0.4, False))
+    monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs))
+    text = page(series, None)
+    assert '<td><code>test/test_x.py</code></td><td class="good">2 passed in 1 s</td><td>1 s</td>' in text
+    assert '<td class="bad">1 failed</td>' in text and '<b class="bad">1 failed</b>' in text
+    monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs[:1]))
+    assert '<b class="good">passed</b>' in page(series, None)
+
+
+def test_rows_have_the_lines_of_both_sides_in_order() -> None:
+    before = "def f():\n" + "".join(f"    {n}\n" for n in range(20)) + "last\f\n"
+    after = before.replace("    9\n", "    nine\n").replace("last", "def g(): 0\nlast")
+    found = rows("a.py", before, after)
+    plain = "\n".join(f"{row.kind} {row.old:2} {row.new:2} {row.code.striptags()}" for row in found)
+    assert_expected_inline(
+        plain,
+        """\
+@  6  6 line 7: def f():
+   7  7 5
+   8  8 6
+   9  9 7
+  10 10 8
+- 11  0 9
++  0 11 nine
+  12 12 10
+  13 13 11
+  14 14 12
+  15 15 13
+@ 17 17 line 18: def f():
+  18 18 16
+  19 19 17
+  20 20 18
+  21 21 19
++  0 22 def g(): 0
+  22 23 last""",
+    )
+
+
+def test_colours_of_a_token_of_several_lines() -> None:
+    text = 'def f(x):\n    """One\n    & two."""\n    return 1  # end\n'
+    assert_expected_inline(
+        "\n".join(coloured(language("python"), text)),
+        """\
+<span class="w">def</span> <span class="f">f</span>(x):
+    <span class="s">\"\"\"One</span>
+<span class="s">    &amp; two.\"\"\"</span>
+    <span class="w">return</span> <span class="d">1</span>  <span class="c"># end</span>
+""",
+    )
+    assert coloured(language("of no name"), "a < b\n") == ["a &lt; b", ""]
 
 
 def test_markdown() -> None:
@@ -168,13 +275,78 @@ on with [a link](https://example.org), **bold** and 2 * 3 * 4 < 25.
 ```python
 x = "<&>"
 ```
+
+<b>Raw</b> ![image](https://example.org/x.png) for $5 or $6,
+and $x^2$
 """
     assert_expected_inline(
-        markdown.html(text),
+        markdown.render(text, "here-", {}).html,
         """\
-<h3>One <em>two</em> <code>a * b * c</code></h3>
-<p>A line that goes on with <a href="https://example.org">a link</a>, <strong>bold</strong> and 2 * 3 * 4 &lt; 25.</p>
-<ul><li>first goes on<ol><li>inner</li></ol></li><li>second</li></ul>
-<table><tr><th>a</th><th>b</th></tr><tr><td><code>x</code></td><td>1</td></tr></table>
-<pre><code>x = &quot;&lt;&amp;&gt;&quot;</code></pre>""",
+<h3 id="here-one-two-a--b--c">One <em>two</em> <code>a * b * c</code></h3>
+<p>A line that goes
+on with <a href="https://example.org">a link</a>, <strong>bold</strong> and 2 * 3 * 4 &lt; 25.</p>
+<ul>
+<li>first
+goes on
+<ol>
+<li>inner</li>
+</ol>
+</li>
+<li>second</li>
+</ul>
+<div class="wide"><table>
+<thead>
+<tr>
+<th>a</th>
+<th style="text-align:right">b</th>
+</tr>
+</thead>
+<tbody>
+<tr>
+<td><code>x</code></td>
+<td style="text-align:right">1</td>
+</tr>
+</tbody>
+</table></div>
+<pre><code>x = <span class="s">"&lt;&amp;&gt;"</span>
+</code></pre>
+<p>&lt;b&gt;Raw&lt;/b&gt; !<a href="https://example.org/x.png">image</a> for $5 or $6,
+and <span class="math inline"><math><msup><mi>x</mi><mn>2</mn></msup></math></span></p>
+""",
+    )
+
+
+def test_a_formula_that_is_none_shows_as_written_with_the_reason() -> None:
+    text = markdown.render(r"$\nonsense{<}$", "", {}).html
+    assert r"<code>\nonsense{&lt;}</code>" in text and "Unknown command" in text and "<math" not in text
+
+
+def test_restructured_text() -> None:
+    text = """\
+Title
+=====
+
+A ``code`` and :func:`f`
+
+and `a link <https://example.org>`_ and missing_
+
+.. image:: https://example.org/x.png
+
+.. autosummary::
+
+    twice
+"""
+    found = rst.render(text, "here-")
+    assert found.headings == [(1, "here-title", "Title")]
+    assert_expected_inline(
+        re.sub(r'</?span[^>]*>| class="[^"]*"', "", found.html),
+        """\
+<section id="here-title">
+<h2>Title</h2>
+<p>A code and :func:`f`</p>
+<p>and <a href="https://example.org">a link</a> and missing_</p>
+https://example.org/x.png<pre>.. autosummary::
+
+    twice</pre>
+</section>""",
     )

@@ -1,0 +1,56 @@
+"""This stack's own review pages: whole, with every PR and every formula, and right in a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fork.cli import main
+from fork.series import Series
+from fork.tests.pages import CHROMIUM, faults, measured, whole
+
+ROOT = Path(__file__).resolve().parents[1]
+SERIES = Series.load(ROOT)
+PAGES = ["", *(pr.name for pr in SERIES.prs)]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of the whole stack, under no name, and that of each PR."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name in PAGES:
+        assert main(["show", *filter(None, [name]), "--html", str(folder / f"{name}.html")]) == 0
+    return {name: folder / f"{name}.html" for name in PAGES}
+
+
+def formulas(text: str) -> list[str]:
+    """The formulas of a document, found without a parser of Markdown."""
+    prose = re.sub(r"^```.*?^```$|`[^`]+`", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```math$", text, re.MULTILINE) + re.findall(r"\$[^$]+\$", prose)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_is_whole_and_its_mathematics_is_there(pages: dict[str, Path], name: str) -> None:
+    page = pages[name].read_text()
+    found = whole(page)
+    shown = [pr for pr in SERIES.prs if name in ("", pr.name)]
+    texts = [SERIES.state(pr)[path].read_text() for pr in shown for path in pr.introduces if path.endswith(".md")]
+    fragments = [path for path in SERIES.anchors if path.endswith(".md")]
+    assert all("$" not in (ROOT / path).read_text() for path in fragments)
+    assert found.formulas == sum(len(formulas(text)) for text in texts)
+    assert "$" not in found.words and 'class="math-core-error"' not in page
+
+
+def test_the_page_of_this_stack_has_every_pr(pages: dict[str, Path]) -> None:
+    text = pages[""].read_text()
+    for pr in SERIES.prs:
+        assert f'<h2 id="{pr.name}">' in text
+        assert all(f"<code>{path}</code>" in text for path in pr.paths)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the pages with")
+@pytest.mark.parametrize("name", PAGES)
+def test_a_browser_shows_a_page_without_fault(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
+    assert faults(measured(pages[name], tmp_path)) == []
