@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -74,13 +75,14 @@ class Series:
             raise ForkError(f"no stack in {root}: {file} does not exist")
         try:
             data = yaml.safe_load(file.read_text())
+            if not isinstance(data, dict) or "prs" not in data:
+                raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
             prs = tuple(map(_pull_request, data["prs"]))
             anchors = {path: _anchor(rules) for path, rules in (data.get("anchors") or {}).items()}
             if not prs:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-            what = " ".join(str(error).split())
-            raise ForkError(f"{file} is not a series: {type(error).__name__}: {what}") from error
+            raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
         series = cls(root, prs, anchors, suffix, tests)
         series._refuse_doubles(file)
@@ -147,8 +149,17 @@ class Series:
                 if file is not None:
                     found[path] = file
                 elif not any(self._stored(path, j).is_file() for j in range(born, here)):
-                    raise ForkError(f"{path} of PR {owner.name} is missing in {self.root}: write it")
+                    raise ForkError(
+                        f"{path} of PR {owner.name} is missing in {self.root}: {self._like(path) or 'write it'}"
+                    )
         return found
+
+    def _like(self, path: str) -> str | None:
+        """Advice for a path that is probably misspelt."""
+        folder = (self.root / path).parent
+        there = [file.name for file in folder.iterdir()] if folder.is_dir() else []
+        close = difflib.get_close_matches(PurePosixPath(path).name, there, n=1, cutoff=0.8)
+        return f"did you mean {PurePosixPath(path).with_name(close[0])}?" if close else None
 
     def _stored(self, path: str, place: int) -> Path:
         return self.root / "stack" / self.prs[place].name / path
@@ -177,6 +188,9 @@ class Series:
 
 
 def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
+    missing = [key for key in ("name", "title", "introduces") if key not in entry]
+    if missing:
+        raise ValueError(f"PR {entry.get('name', '')} has no `{missing[0]}`: write it")
     name, title, paths = entry["name"], entry["title"], entry["introduces"]
     for word in (name, title):
         if not isinstance(word, str):

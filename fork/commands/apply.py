@@ -30,16 +30,17 @@ def run(args: argparse.Namespace) -> int:
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
     if untracked:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
+    commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
     if args.check:
         print(plan(checkout, series, steps), end="")
-        print(f"{len(steps)} commits would go on branch {args.branch}; nothing was changed")
+        print(f"{commits} would go on branch {args.branch}; nothing was changed")
         return 0
     last = commit_steps(checkout, steps)
     # The branch first: git refuses a name before it touches a file, and `switch --create` only after.
     checkout.git("branch", args.branch, last)
     checkout.git("switch", "--quiet", args.branch)
     print(checkout.git("log", "--oneline", "--reverse", f"{checkout.head}..{last}"), end="")
-    print(f"{len(steps)} commits are on branch {args.branch} of {args.tree}")
+    print(f"{commits} {'is' if len(steps) == 1 else 'are'} on branch {args.branch} of {args.tree}")
     return 0
 
 

@@ -33,5 +33,6 @@ def run(
             print(f"{pr.name:16} {result.summary()}", flush=True)
             problems += [f"{pr.name}: {run.command} failed" for run in result.runs if not run.passed]
     if problems:
-        raise ForkError("\n  ".join([f"the stack has {len(problems)} faults:", *problems]))
+        faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
+        raise ForkError("\n  ".join([f"the stack has {faults}:", *problems]))
     return 0

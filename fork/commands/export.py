@@ -13,7 +13,8 @@ from fork.commits import Step, commit_steps, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
 
-COVER = "0000-cover-letter.patch"
+# Not `.patch`, so that `git am DIR/*.patch`, which everybody types, takes the patches alone.
+COVER = "0000-cover-letter.txt"
 FLAGS = (
     "--zero-commit",
     "--no-signature",
@@ -72,10 +73,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> list[str]:
+    if folder.exists() and not folder.is_dir():
+        raise ForkError(f"{folder} is a file: choose a folder for the patches")
     folder.mkdir(parents=True, exist_ok=True)
     there = {file.name for file in folder.glob("[0-9][0-9][0-9][0-9]-*.patch")}
-    if there and COVER not in there:
-        raise ForkError(f"{folder / min(there)} is no patch of an export: give an empty folder, or an earlier export's")
+    if there and not (folder / COVER).is_file():
+        raise ForkError(
+            f"{folder / min(there)} was not written by `fork export`: "
+            "choose an empty folder, or one from an earlier export"
+        )
     with tempfile.TemporaryDirectory() as made:
         checkout.git("format-patch", *FLAGS, "-o", made, f"{checkout.head}..{last}")
         patches = {file.name: file.read_bytes() for file in sorted(Path(made).glob("*.patch"))}
@@ -97,13 +103,13 @@ def _cover(checkout: Checkout, steps: list[Step], last: str) -> str:
         f"Subject: [PATCH 0/{len(steps)}] {steps[-1].pr.title}\n\n"
         f"The stack, oldest first, on {checkout.head}:\n\n{titles}\n\n"
         f"Each applies, builds and passes its tests on top of those before it:\n"
-        f"`git am` them in order of their names, without this letter.\n\n{stat}"
+        f"`git am *.patch` in this folder takes them in order.\n\n{stat}"
     )
 
 
 def _import(checkout: Checkout, folder: Path, dates: dict[str, str]) -> str:
     """The commits of an earlier export, on this checkout's HEAD; returns the last one's hash."""
-    patches = [file for file in sorted(folder.glob("*.patch")) if file.name != COVER]
+    patches = sorted(folder.glob("*.patch"))
     if not patches:
         raise ForkError(f"{folder} holds no export: it has no patches")
     parent = checkout.head

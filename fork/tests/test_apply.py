@@ -279,7 +279,7 @@ def test_an_export_is_the_same_every_time_and_gives_the_tree_of_apply(
     assert git(tree, "branch", "--list") == "* main\n"
     fork(root, "apply", tree)
     git(tree, "switch", "--quiet", "--create", "by-mail", "main")
-    git(tree, "am", "--quiet", *[str(tmp_path / "one" / name) for name in sorted(first)[1:]])
+    git(tree, "am", "--quiet", *map(str, sorted((tmp_path / "one").glob("*.patch"))))
     for commit in ("~1", ""):
         assert git(tree, "diff", f"stack{commit}", f"by-mail{commit}") == ""
         messages = [git(tree, "show", "-s", "--format=%B", b + commit) for b in ("stack", "by-mail")]
@@ -304,7 +304,7 @@ The stack, oldest first, on BASE:
   2. Make twice fast
 
 Each applies, builds and passes its tests on top of those before it:
-`git am` them in order of their names, without this letter.
+`git am *.patch` in this folder takes them in order.
 
  aten/src/ATen/native/Twice.cpp             | 1 +
  aten/src/ATen/native/native_functions.yaml | 2 ++
@@ -409,3 +409,9 @@ def test_a_fragment_that_goes_nowhere_is_named(stage: tuple[Path, Path], capsys:
         assert message in said(capsys)
         write(root, {path: before})
     assert fork(root, "apply", tree) == 0
+
+
+def test_one_commit_is_told_in_the_singular(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    assert fork(root, "apply", tree, "--pr", "1") == 0
+    assert "\n1 commit is on branch stack of " in said(capsys)

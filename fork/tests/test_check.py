@@ -83,7 +83,7 @@ def test_anchors_that_do_not_fit(tmp_path: Path) -> None:
     assert_expected_inline(
         faults(root),
         """\
-build_variables.bzl: anchor 'before "Six.cpp",' in 'native' found 0 times
+build_variables.bzl: anchor 'before "Six.cpp",' in 'native' found 0 times (did you mean '"Two.cpp",'?)
 torch/overrides.py: anchor 'after five' in 'names' found 0 times
 torch/overrides.py: no fragment uses the anchor 'others'
 """,

@@ -35,7 +35,7 @@ def test_a_folder_of_patches_that_is_a_file(
     root, tree = stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM)
     (tmp_path / "file").write_text("mine")
     assert main(["--root", str(root), "export", str(tree), str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err == f"fork: {tmp_path}/file: File exists\n"
+    assert capsys.readouterr().err == f"fork: {tmp_path}/file is a file: choose a folder for the patches\n"
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -103,6 +103,11 @@ def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
         ("      - torch/overrides.py", "      - /etc/hostname", "/etc/hostname of PR fast leads out of the stack"),
         ("      - torch/overrides.py", "      - a/../../b", "a/../../b of PR fast leads out of the stack"),
         (SERIES[: SERIES.index("anchors:")], "prs: []\n", "prs is empty"),
+        (SERIES, "", "names no PRs: write `prs:`"),
+        (SERIES, "- plain\n", "names no PRs: write `prs:`"),
+        ("prs:", "pr:", "names no PRs: write `prs:`"),
+        ("    title: Make twice fast\n", "", "PR fast has no `title`: write it"),
+        ("      - torch/overrides.py", "      - torch/overides.py", "did you mean torch/overrides.py?"),
     ],
 )
 def test_a_series_that_says_what_cannot_be(

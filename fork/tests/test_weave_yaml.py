@@ -117,3 +117,9 @@ def test_an_entry_that_is_there_already() -> None:
   native_functions.yaml: the base already has an entry 'new'
   native_functions.yaml: the base already has an entry 'new.out'""",
     )
+
+
+def test_an_anchor_that_is_not_there_suggests_the_nearest_name() -> None:
+    base = "- func: softmax.int(Tensor a) -> Tensor\n\n- func: softmax_backward(Tensor a) -> Tensor\n"
+    with raises(ForkError, match=r"'after softmax' in 'file' found 0 times \(did you mean 'softmax\.int'\?\)"):
+        woven("native_functions.yaml", base, "- func: new(Tensor a) -> Tensor\n", anchor(file="after softmax"))

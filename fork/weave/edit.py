@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -49,8 +51,16 @@ class Edit:
                 self.problem(f"anchor '{place}' in {container!r} found {len(hits)} times")
                 return None
         names = " or ".join(f"'{place}'" for place in places)
-        self.problem(f"anchor {names} in {container!r} found 0 times")
+        nearest = self._nearest(places[-1].target, find)
+        advice = f" (did you mean {nearest!r}?)" if nearest else ""
+        self.problem(f"anchor {names} in {container!r} found 0 times{advice}")
         return None
+
+    def _nearest(self, target: str, find: Callable[[str], Sequence[T]]) -> str | None:
+        """The name in the base that is most like `target` and would be found once."""
+        names = {*re.findall(r"[\w.]+", self.base), *map(str.strip, self.base.splitlines())}
+        close = difflib.get_close_matches(target, names, n=20)
+        return next((name for name in close if len(find(name)) == 1), None)
 
     def result(self) -> str:
         """The base with the insertions; those at one spot keep the order they were made in."""
