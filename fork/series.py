@@ -14,12 +14,12 @@ import yaml
 from fork.errors import ForkError
 
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
-RELATIONS = ("after", "before", "last")
+RELATIONS = ("after", "before", "last", "replaces")
 
 
 @dataclass(frozen=True)
 class Place:
-    """One spot in a container of the base: `after X`, `before X` or `last`."""
+    """One spot in a container of the base: `after X`, `before X`, `last`, and for marked pieces `replaces X`."""
 
     relation: str
     target: str = ""
@@ -33,7 +33,8 @@ class Anchor:
     """Where the pieces of one fragment go.
 
     `places` maps a container of the base (a namespace, a dict, `file` for the file itself) to
-    the places tried in turn; `formerly` is the path that older releases have instead.
+    the places tried in turn. `container: piece` is the place of one piece whose neighbours are
+    elsewhere in the container. `formerly` is the path that older releases have instead.
     """
 
     places: Mapping[str, tuple[Place, ...]]
@@ -204,16 +205,21 @@ def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
 
 
 def _anchor(rules: Mapping[str, Any]) -> Anchor:
-    places = {
-        str(container): tuple(map(_place, [spots] if isinstance(spots, str) else spots))
-        for container, spots in rules.items()
-        if container != "formerly"
-    }
+    places: dict[str, tuple[Place, ...]] = {}
+    for container, spots in rules.items():
+        if isinstance(spots, Mapping):
+            places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
+        elif container != "formerly":
+            places[str(container)] = _places(spots)
     return Anchor(places, rules.get("formerly"))
+
+
+def _places(spots: str | list[str]) -> tuple[Place, ...]:
+    return tuple(map(_place, [spots] if isinstance(spots, str) else spots))
 
 
 def _place(text: str) -> Place:
     relation, _, target = text.partition(" ")
-    if relation not in RELATIONS or bool(target) != (relation in ("after", "before")):
-        raise ValueError(f"{text!r} is no place: write after X, before X or last")
+    if relation not in RELATIONS or bool(target) != (relation != "last"):
+        raise ValueError(f"{text!r} is no place: write after X, before X, replaces X or last")
     return Place(relation, target)

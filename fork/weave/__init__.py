@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from fork.errors import ForkError
 from fork.series import Anchor, Place
-from fork.weave import cpp, lines, python, yamls
+from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.edit import Edit
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
@@ -80,7 +80,8 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
 
 def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
-    WEAVERS.get(PurePosixPath(path).suffix, lines.weave)(edit, fragment)
+    weaver = pieces.weave if pieces.MARK.search(fragment) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
+    weaver(edit, fragment)
     if not edit.insertions and not edit.problems:
         edit.problem("the fragment adds nothing to the base")
     return edit

@@ -85,7 +85,7 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
     if lost is not None:
         edit.problem(f"line {fragment.count(chr(10), 0, lost) + 1} of the fragment is in no block that has an anchor")
     for block in blocks:
-        if block.head not in edit.anchor.places and _blocks(code, block.open, block.close):
+        if not edit.has(block.head) and _blocks(code, block.open, block.close):
             _scope(edit, base, fragment, block.open, block.close)
             continue
         twins = [b for b in _all_blocks(base, 0, len(base)) if b.head == block.head]
@@ -113,7 +113,8 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
     loose = block.head.startswith("namespace")
     find = _functions if loose else _lines
-    chosen = edit.choose(block.head, lambda target: find(base, edit.base, block, target))
+    (key, _), *_ = edit.runs(block.head, [(_known_by(content), content)])
+    chosen = edit.choose(key, lambda target: find(base, edit.base, block, target))
     if chosen is None:
         return
     place, span = chosen
@@ -128,6 +129,12 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
         at = next_line(edit.base, span[1] - 1)
         close = loose and edit.base[at : at + 1] != "\n"
         edit.insert(at, gap + content + (gap if close else ""))
+
+
+def _known_by(content: str) -> str:
+    """The name of the first function of a piece, else its first line."""
+    named = re.search(r"(\w+)\s*\(", _code(content))
+    return named[1] if named else content.strip().partition("\n")[0].rstrip(";")
 
 
 def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int, int]]:
@@ -172,19 +179,20 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
     def named(target: str) -> list[re.Match[str]]:
         return [m for m in lines if m[1].rstrip("\\ ").strip() == f"_({target})"]
 
-    chosen = edit.choose(name, named)
-    if chosen is None:
-        return
-    beside = chosen[1] or lines[-1]
-    for entry in ENTRY.findall(entries):
-        line = f"  {entry}"
-        if beside[1].endswith("\\"):
-            line = f"{line:<{len(beside[1]) - 1}}\\"
-        elif chosen[0].relation != "before":
-            edit.insert(start + beside.end(1), f" \\\n{line}")
+    for key, run in edit.runs(name, [(entry[2:-1], entry) for entry in ENTRY.findall(entries)]):
+        chosen = edit.choose(key, named)
+        if chosen is None:
             continue
-        at = beside.start() if chosen[0].relation == "before" else beside.end()
-        edit.insert(start + at, line + "\n")
+        beside = chosen[1] or lines[-1]
+        for entry in run:
+            line = f"  {entry}"
+            if beside[1].endswith("\\"):
+                line = f"{line:<{len(beside[1]) - 1}}\\"
+            elif chosen[0].relation != "before":
+                edit.insert(start + beside.end(1), f" \\\n{line}")
+                continue
+            at = beside.start() if chosen[0].relation == "before" else beside.end()
+            edit.insert(start + at, line + "\n")
 
 
 def _includes(edit: Edit, fragment: str) -> None:

@@ -15,20 +15,40 @@ T = TypeVar("T")
 
 @dataclass
 class Edit:
-    """Only inserts, so that every byte of the base stays, in its order."""
+    """Inserts, so that every byte of the base stays, in its order; only a marked piece may replace lines."""
 
     path: str
     base: str
     anchor: Anchor
-    insertions: list[tuple[int, str]] = field(default_factory=list)
+    insertions: list[tuple[int, int, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
 
     def insert(self, at: int, text: str) -> None:
-        self.insertions.append((at, text))
+        self.insertions.append((at, at, text))
+
+    def replace(self, start: int, end: int, text: str) -> None:
+        self.insertions.append((start, end, text))
 
     def problem(self, what: str) -> None:
         self.problems.append(f"{self.path}: {what}")
+
+    def has(self, container: str) -> bool:
+        """Whether a container, or a piece of it, has an anchor."""
+        return any(key == container or key.startswith(f"{container}: ") for key in self.anchor.places)
+
+    def runs(self, container: str, pieces: Sequence[tuple[str, T]]) -> list[tuple[str, list[T]]]:
+        """The pieces by the anchor that each one has: neighbours with the same places go there together."""
+        runs: list[tuple[str, list[T]]] = []
+        for name, piece in pieces:
+            key = f"{container}: {name}"
+            key = key if key in self.anchor.places else container
+            self.used.add(key)
+            if runs and self.anchor.places.get(key) == self.anchor.places.get(runs[-1][0]):
+                runs[-1][1].append(piece)
+            else:
+                runs.append((key, [piece]))
+        return runs
 
     def choose(self, container: str, find: Callable[[str], Sequence[T]]) -> tuple[Place, T | None] | None:
         """The first place of a container that the base has, with what stands there.
@@ -65,9 +85,9 @@ class Edit:
     def result(self) -> str:
         """The base with the insertions; those at one spot keep the order they were made in."""
         text, end = [], 0
-        for at, addition in sorted(self.insertions, key=lambda insertion: insertion[0]):
-            text += [self.base[end:at], addition]
-            end = at
+        for start, stop, addition in sorted(self.insertions, key=lambda insertion: insertion[0]):
+            text += [self.base[end:start], addition]
+            end = stop
         return "".join([*text, self.base[end:]])
 
 

@@ -49,8 +49,9 @@ def weave(edit: Edit, fragment: str) -> None:
         if len(found) != 1:
             edit.problem(f"container {container!r} found {len(found)} times")
             continue
-        block = "".join(line.text + "\n" for line in lines[0] if line.text.strip())
-        _insert(edit, container, found[0], block)
+        filled = [(line.text.strip(), line.text + "\n") for line in lines[0] if line.text.strip()]
+        for key, run in edit.runs(container, filled):
+            _insert(edit, key, found[0], "".join(run))
 
 
 def in_rst(text: str) -> str:

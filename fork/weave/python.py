@@ -21,6 +21,7 @@ from fork.weave.source import (
     bound_names,
     collection_of,
     elements,
+    known_by,
     name_of,
     normal,
     statements,
@@ -73,15 +74,16 @@ def _scope(
             edit.problem(f"container {scope + name!r} found {len(twins)} times")
         elif assigned(node) and name in {assigned(twin) for twin in theirs}:
             # The fragment's own stand-in for a variable of the base, unless entries were to go into it.
-            if scope + name in edit.anchor.places:
+            if edit.has(scope + name):
                 edit.problem(f"container {scope + name!r} is no list, set, tuple or dict in the base")
             continue
         else:
             own = scope + name
-            new.append((own if own in edit.anchor.places else scope.rstrip(".") or "file", node))
+            new.append((own if edit.has(own) else scope.rstrip(".") or "file", node))
     for container in dict.fromkeys(place for place, _ in new):
-        nodes = [node for place, node in new if place == container]
-        _statements(edit, base, theirs, ours, nodes, container)
+        nodes = [(known_by(node), node) for place, node in new if place == container]
+        for key, run in edit.runs(container, nodes):
+            _statements(edit, base, theirs, ours, run, key)
 
 
 def _stays_behind(ours: Source, node: ast.stmt) -> bool:
@@ -161,16 +163,17 @@ def _entries(
             if target == key or code == ast.unparse(first)
         ]
 
-    chosen = edit.choose(container, named)
-    if chosen is None:
-        return
-    place, hit = chosen
-    if hit is None and len(lists) > 1:
-        edit.problem(f"container {container!r} found {len(lists)} times")
-        return
-    one, n = hit or (lists[0], len(elements(lists[0])) - 1)
-    for _, first, last in elements(collection):
-        _entry(edit, base, one, n, place.relation == "before", ours, first, last)
+    for key, run in edit.runs(container, [(entry[0], entry) for entry in elements(collection)]):
+        chosen = edit.choose(key, named)
+        if chosen is None:
+            continue
+        place, hit = chosen
+        if hit is None and len(lists) > 1:
+            edit.problem(f"container {container!r} found {len(lists)} times")
+            continue
+        one, n = hit or (lists[0], len(elements(lists[0])) - 1)
+        for _, first, last in run:
+            _entry(edit, base, one, n, place.relation == "before", ours, first, last)
 
 
 def _entry(

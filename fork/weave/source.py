@@ -114,6 +114,11 @@ def name_of(node: ast.stmt) -> str:
     return ""
 
 
+def known_by(node: ast.stmt) -> str:
+    """The name of a statement, else its first line."""
+    return name_of(node) or ast.unparse(node).partition("\n")[0]
+
+
 def assigned(node: ast.stmt) -> str:
     """The name that a statement gives its value; a function's result is `return`."""
     if isinstance(node, ast.Return):

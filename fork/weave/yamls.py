@@ -20,7 +20,7 @@ class Entry:
 
 
 def weave(edit: Edit, fragment: str) -> None:
-    """Inserts all entries of the fragment, in its order, at the anchor `file`."""
+    """Inserts the entries of the fragment, in its order, at the anchors of `file`."""
     base, ours = _entries(edit.base), _entries(fragment)
     for entries, whose in ((base, "base"), (ours, "fragment")):
         if not entries:
@@ -29,16 +29,16 @@ def weave(edit: Edit, fragment: str) -> None:
     for entry in ours:
         if entry.name in names:
             edit.problem(f"the base already has an entry {entry.name!r}")
-    chosen = edit.choose("file", lambda name: [entry for entry in base if entry.name == name])
-    if chosen is None or edit.problems:
-        return
-    place, target = chosen
-    first = above_comments(fragment, ours[0].start, ("#",))
-    block = fragment[first : ours[-1].end]
-    if place.relation == "before" and target is not None:
-        edit.insert(above_comments(edit.base, target.start, ("#",)), block + "\n")
-    else:
-        edit.insert((target or base[-1]).end, "\n" + block)
+    for key, run in edit.runs("file", [(entry.name, entry) for entry in ours]):
+        chosen = edit.choose(key, lambda name: [entry for entry in base if entry.name == name])
+        if chosen is None or edit.problems:
+            continue
+        place, target = chosen
+        block = fragment[above_comments(fragment, run[0].start, ("#",)) : run[-1].end]
+        if place.relation == "before" and target is not None:
+            edit.insert(above_comments(edit.base, target.start, ("#",)), block + "\n")
+        else:
+            edit.insert((target or base[-1]).end, "\n" + block)
 
 
 def _entries(text: str) -> list[Entry]:

@@ -1,0 +1,83 @@
+"""Weaves pieces whose spacing no rule gives: word for word, beside or in the place of lines of the base.
+
+In the fragment each piece stands between two comments, `piece 1` and `end of piece`; what is
+outside of them stays behind. The target of its anchor is one line or several in a row, without
+their indentation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from fork.series import Place
+from fork.weave.difference import hunks
+from fork.weave.edit import Edit
+
+MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
+SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", ".cu", ".cuh", ".js", ".ts"), "// {}")}
+
+
+def weave(edit: Edit, fragment: str) -> None:
+    lines = edit.base.splitlines(keepends=True)
+    stripped = [line.strip() for line in lines]
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line))
+
+    def spans(target: str) -> list[tuple[int, int]]:
+        return [(starts[n], starts[n + target.count("\n") + 1]) for n in found(stripped, target.split("\n"))]
+
+    for piece in MARK.finditer(fragment):
+        chosen = edit.choose(f"piece {piece[1]}", spans)
+        if chosen is None:
+            continue
+        place, span = chosen
+        start, end = span or (len(edit.base), len(edit.base))
+        if place.relation == "replaces":
+            edit.replace(start, end, piece[2])
+        else:
+            edit.insert(start if place.relation == "before" else end, piece[2])
+
+
+def unweave(
+    base: str, woven: str, number: Callable[[tuple[Place, ...]], int], sign: str
+) -> tuple[str, dict[str, tuple[Place, ...]]]:
+    """The pieces that turn the base into the woven text; `number` names them by their places."""
+    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
+    stripped = [line.strip() for line in old]
+    places: dict[str, tuple[Place, ...]] = {}
+    blocks, done = [], 0
+    for a, b, c, d in hunks(old, new):
+        if a == b:
+            where = beside(stripped, a)
+        else:
+            while len(found(stripped, stripped[a:b])) > 1 and a > done:
+                a, c = a - 1, c - 1
+            where = (Place("replaces", "\n".join(stripped[a:b])),)
+        done = b
+        name = f"piece {number(where)}"
+        places[name] = where
+        blocks.append(f"{sign.format(name)}\n{''.join(new[c:d])}{sign.format('end of piece')}\n")
+    return "\n".join(blocks), places
+
+
+def beside(lines: Sequence[str], at: int) -> tuple[Place, ...]:
+    """The places behind and before as few lines as tell this spot from all others."""
+    places = []
+    for n in range(1, at + 1):
+        above = lines[at - n : at]
+        if above[0] and len(found(lines, above)) == 1:
+            places.append(Place("after", "\n".join(above)))
+            break
+    for n in range(1, len(lines) - at + 1):
+        below = lines[at : at + n]
+        if below[-1] and len(found(lines, below)) == 1:
+            places.append(Place("before", "\n".join(below)))
+            break
+    return tuple(places) or (Place("last"),)
+
+
+def found(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:
+    """Where these lines stand in a row."""
+    return [n for n, line in enumerate(lines) if line == wanted[0] and lines[n : n + len(wanted)] == list(wanted)]
