@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from fork.commands.import_ import add_branch_arguments
 from fork.errors import ForkError, told_plainly
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,9 +21,12 @@ COMMANDS = {
     "show": "print the stack, or one PR of it",
     "check": "check that the stack is sound: every prefix weaves, builds and passes what it ships",
     "apply": "commit the stack, one commit per PR, on a new branch of a PyTorch checkout",
+    "import": "write a branch of a PyTorch checkout as a stack in a folder, the inverse of apply",
     "export": "write the stack as mailbox patches against a PyTorch checkout",
     "compat": "weave, build and test the stack on every release of torch that is served",
 }
+
+MODULES = {"import": "import_"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,10 +55,14 @@ def _run(words: list[str]) -> int:
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)"
     )
+    parser.add_argument(
+        "--checkout", type=Path, metavar="TREE", help="take the branch of a PyTorch checkout as the stack"
+    )
+    add_branch_arguments(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
-        module = importlib.import_module(f"fork.commands.{name}")
+        module = importlib.import_module(f"fork.commands.{MODULES.get(name, name)}")
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(words)

@@ -26,7 +26,7 @@ class Checkout:
         if not path.is_dir():
             raise ForkError(f"{path} is no folder: give a git checkout of PyTorch")
         try:
-            found = _git(path, "rev-parse", "--show-toplevel", "HEAD").split("\n")
+            found = _git(path, "rev-parse", "--show-toplevel", "HEAD").decode().split("\n")
         except ForkError as error:
             raise ForkError(f"{path} is no git checkout with a commit: clone PyTorch there") from error
         checkout = cls(Path(found[0]), found[1])
@@ -35,7 +35,15 @@ class Checkout:
         return checkout
 
     def git(self, *args: str, stdin: str | None = None, **variables: str) -> str:
-        return _git(self.path, *args, stdin=stdin, variables=variables)
+        return _git(self.path, *args, stdin=stdin, variables=variables).decode()
+
+    def content(self, blob: str) -> bytes:
+        return _git(self.path, "cat-file", "blob", blob)
+
+    def read_at(self, commit: str, path: str) -> str | None:
+        """The text of a file of a commit, None where the commit has no such file."""
+        row = self.git("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
+        return self.content(row.split()[2]).decode() if row else None
 
     def refuse_dirty(self) -> None:
         """What lies inside a submodule, such as the leftovers of a build, is in nobody's way."""
@@ -74,7 +82,7 @@ class Checkout:
         return self.git("commit-tree", tree, "-p", parent, stdin=message, **dates).strip()
 
 
-def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> str:
+def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> bytes:
     # The user's configuration must change neither what is read here nor the bytes of an export.
     settings = ("core.quotePath=false", "diff.suppressBlankEmpty=false", "color.ui=false", "format.pretty=medium")
     command = ["git", *(word for setting in settings for word in ("-c", setting)), "-C", str(path), *args]
@@ -84,7 +92,7 @@ def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[st
             input=None if stdin is None else stdin.encode(),
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
-            env={**os.environ, **(variables or {})},
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
         )
     except FileNotFoundError as error:
         raise ForkError("git is not installed: install it") from error
@@ -94,4 +102,4 @@ def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[st
         if ident:
             raise ForkError(f"git knows no author for {path}: set user.name and user.email")
         raise ForkError(f"git {args[0]} failed in {path}: {lines[-1]}")
-    return done.stdout.decode()
+    return done.stdout

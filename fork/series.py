@@ -40,6 +40,17 @@ class Anchor:
     places: Mapping[str, tuple[Place, ...]]
     formerly: str | None = None
 
+    @classmethod
+    def of(cls, rules: Mapping[str, Any]) -> Anchor:
+        """The anchor that the rules of series.yaml describe."""
+        places: dict[str, tuple[Place, ...]] = {}
+        for container, spots in rules.items():
+            if isinstance(spots, Mapping):
+                places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
+            elif container != "formerly":
+                places[str(container)] = _places(spots)
+        return cls(places, rules.get("formerly"))
+
 
 @dataclass(frozen=True)
 class PullRequest:
@@ -79,7 +90,7 @@ class Series:
             if not isinstance(data, dict) or "prs" not in data:
                 raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
             prs = tuple(map(_pull_request, data["prs"]))
-            anchors = {path: _anchor(rules) for path, rules in (data.get("anchors") or {}).items()}
+            anchors = {path: Anchor.of(rules) for path, rules in (data.get("anchors") or {}).items()}
             if not prs:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -202,16 +213,6 @@ def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{path} of PR {name} leads out of the stack: write it from PyTorch's top")
     return PullRequest(name, title, tuple(paths))
-
-
-def _anchor(rules: Mapping[str, Any]) -> Anchor:
-    places: dict[str, tuple[Place, ...]] = {}
-    for container, spots in rules.items():
-        if isinstance(spots, Mapping):
-            places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
-        elif container != "formerly":
-            places[str(container)] = _places(spots)
-    return Anchor(places, rules.get("formerly"))
 
 
 def _places(spots: str | list[str]) -> tuple[Place, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork
 from fork.series import Series
@@ -23,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
-    return Series.load(args.root.resolve())
+    checkout = getattr(args, "checkout", None)
+    return Series.load(cached(args) if checkout else args.root.resolve())
 
 
 def chosen(args: argparse.Namespace) -> Fork:

@@ -30,17 +30,22 @@ class Block:
     open: int
     close: int
 
+    @property
+    def loose(self) -> bool:
+        """A namespace, whose members are set off by blank lines."""
+        return self.head.startswith("namespace")
+
 
 def weave(edit: Edit, fragment: str) -> None:
     fragment = ONLY.sub("", fragment)
-    base = _code(edit.base)
+    base = code_of(edit.base)
     _includes(edit, fragment)
     for macro in DEFINE.finditer(fragment):
         _macro(edit, macro[1], macro[2])
     _scope(edit, base, fragment, 0, len(fragment))
 
 
-def _code(text: str) -> str:
+def code_of(text: str) -> str:
     """The text with comments and literals blanked out, offset for offset."""
     return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
@@ -77,9 +82,13 @@ def _all_blocks(code: str, start: int, end: int) -> list[Block]:
     return outer + [inner for b in outer for inner in _all_blocks(code, b.open, b.close)]
 
 
+def named_blocks(code: str) -> list[Block]:
+    return _all_blocks(code, 0, len(code))
+
+
 def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
     """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
-    code = _code(fragment)
+    code = code_of(fragment)
     blocks = _blocks(code, start, end)
     lost = _outside(code, blocks, start, end)
     if lost is not None:
@@ -111,9 +120,9 @@ def _outside(code: str, blocks: list[Block], start: int, end: int) -> int | None
 
 def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
-    loose = block.head.startswith("namespace")
+    loose = block.loose
     find = _functions if loose else _lines
-    (key, _), *_ = edit.runs(block.head, [(_known_by(content), content)])
+    (key, _), *_ = edit.runs(block.head, [(known_by(content), content)])
     chosen = edit.choose(key, lambda target: find(base, edit.base, block, target))
     if chosen is None:
         return
@@ -131,9 +140,9 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
         edit.insert(at, gap + content + (gap if close else ""))
 
 
-def _known_by(content: str) -> str:
+def known_by(content: str) -> str:
     """The name of the first function of a piece, else its first line."""
-    named = re.search(r"(\w+)\s*\(", _code(content))
+    named = re.search(r"(\w+)\s*\(", code_of(content))
     return named[1] if named else content.strip().partition("\n")[0].rstrip(";")
 
 

@@ -12,6 +12,9 @@ from fork.series import Anchor, Place
 
 T = TypeVar("T")
 
+# What an inverse finds: the places that would serve for each piece of a container.
+Spots = dict[tuple[str, str], tuple[Place, ...]]
+
 
 @dataclass
 class Edit:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.edit import Edit
+from fork.series import Place
+from fork.weave.difference import hunks
+from fork.weave.edit import Edit, Spots
 
 UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
 
@@ -105,3 +107,43 @@ def _is_heading(body: list[Line], n: int) -> bool:
 
 def _last_filled(region: list[Line]) -> Line:
     return next((line for line in reversed(region) if line.text.strip()), region[-1])
+
+
+def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
+    """The lines that the base lacks, under the head of their list, with the lines beside them."""
+    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
+    theirs = _lines(base)
+    held: dict[str, list[str]] = {}
+    spots: Spots = {}
+    for a, b, c, d in hunks(old, new):
+        head = _head_above(theirs, a)
+        if a < b or head is None:
+            return None
+        region = _region(theirs, head)
+        if len(region) != 1:
+            return None
+        above = [line.text.strip() for line in region[0] if line.start < theirs[a - 1].end and line.text.strip()]
+        below = [line.text.strip() for line in region[0] if line.start >= theirs[a - 1].end and line.text.strip()]
+        places = [Place("after", line) for line in above[-1:]] + [Place("before", line) for line in below[:1]]
+        for line in new[c:d]:
+            if line.strip():
+                held.setdefault(head, []).append(line)
+                spots[head, line.strip()] = tuple(places) or (Place("last"),)
+    return "\n".join(_under(head, "".join(lines), base) for head, lines in held.items()), spots
+
+
+def _head_above(lines: list[Line], at: int) -> str | None:
+    """The container in which a line would stand that was put before line `at`."""
+    for n in range(at - 1, -1, -1):
+        text = lines[n].text
+        if text.startswith("]"):
+            return None
+        if opened := re.fullmatch(r"(\w+) = \[", text):
+            return opened[1]
+        if n + 1 < at and _is_heading(lines, n):
+            return text.lstrip("# ").rstrip()
+    return None
+
+
+def _under(head: str, block: str, base: str) -> str:
+    return f"{head} = [\n{block}]\n" if f"{head} = [\n" in base else f"### {head}\n\n{block}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fork.series import Place
 from fork.weave.difference import hunks
-from fork.weave.edit import Edit
+from fork.weave.edit import Edit, Spots
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
 SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", ".cu", ".cuh", ".js", ".ts"), "// {}")}
@@ -40,13 +40,11 @@ def weave(edit: Edit, fragment: str) -> None:
             edit.insert(start if place.relation == "before" else end, piece[2])
 
 
-def unweave(
-    base: str, woven: str, number: Callable[[tuple[Place, ...]], int], sign: str
-) -> tuple[str, dict[str, tuple[Place, ...]]]:
+def unweave(base: str, woven: str, number: Callable[[tuple[Place, ...]], int], sign: str) -> tuple[str, Spots]:
     """The pieces that turn the base into the woven text; `number` names them by their places."""
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
     stripped = [line.strip() for line in old]
-    places: dict[str, tuple[Place, ...]] = {}
+    places: Spots = {}
     blocks, done = [], 0
     for a, b, c, d in hunks(old, new):
         if a == b:
@@ -57,7 +55,7 @@ def unweave(
             where = (Place("replaces", "\n".join(stripped[a:b])),)
         done = b
         name = f"piece {number(where)}"
-        places[name] = where
+        places[name, ""] = where
         blocks.append(f"{sign.format(name)}\n{''.join(new[c:d])}{sign.format('end of piece')}\n")
     return "\n".join(blocks), places
 

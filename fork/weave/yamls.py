@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
 
-from fork.weave.edit import Edit, above_comments, line_start, next_line
+from fork.series import Place
+from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
 
 ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)
 
@@ -59,3 +61,20 @@ def _end(text: str, start: int, limit: int) -> int:
             break
         limit = last
     return limit
+
+
+def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
+    """The entries that the base lacks, each with the entries that stand beside it."""
+    names, theirs = {entry.name for entry in _entries(base)}, _entries(woven)
+    blocks: list[str] = []
+    spots: Spots = {}
+    for is_new, group in groupby(enumerate(theirs), key=lambda item: item[1].name not in names):
+        run = list(group)
+        if not is_new:
+            continue
+        first, last = run[0][0], run[-1][0]
+        places = [Place("after", theirs[first - 1].name)] if first else []
+        places += [Place("before", entry.name) for entry in theirs[last + 1 : last + 2]]
+        blocks.append(woven[above_comments(woven, theirs[first].start, ("#",)) : theirs[last].end])
+        spots |= {("file", entry.name): tuple(places) for _, entry in run}
+    return "\n".join(blocks), spots

@@ -1,0 +1,192 @@
+"""A branch of a PyTorch checkout as the states of a stack: one per commit, and one for what is not committed yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fork.errors import ForkError
+from fork.git import Checkout
+
+# Where a branch can have begun, besides the release tags.
+TRUNKS = ("main", "master", "nightly", "viable/strict", "release/*", "orig/release/*")
+RELEASE = re.compile(r"v\d+\.\d+(\.\d+)?(-rc\d+)?")
+UNFINISHED = {
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "BISECT_LOG": "a bisection",
+}
+UNCOMMITTED = "Changes that are not committed yet"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The commit that the branch left, and what it is called."""
+
+    commit: str
+    name: str
+
+
+@dataclass(frozen=True)
+class State:
+    """A commit's message, and what its tree has other than the start: texts by path, None where a file is gone."""
+
+    commit: str
+    message: str
+    texts: Mapping[str, str | None]
+    strange: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        return self.message.partition("\n")[0]
+
+
+def start(checkout: Checkout, since: str | None) -> Start:
+    """`since`, or the release tag or main branch from which the fewest commits lead to HEAD."""
+    if since is not None:
+        try:
+            commit = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{since}^{{commit}}").strip()
+        except ForkError as error:
+            raise ForkError(f"{checkout.path} has no commit {since}: give --since a tag, a branch or a hash") from error
+        return _left(checkout, commit, since)
+    patterns = [f"refs/{kind}/{trunk}" for trunk in TRUNKS for kind in ("heads", "remotes/*")]
+    own = checkout.git("rev-parse", "--symbolic-full-name", "HEAD").strip()
+    refs = checkout.git("for-each-ref", "--format=%(refname)", *patterns).split()
+    tags = checkout.git("tag", "--list", "v[0-9]*", "--merged", "HEAD", "--sort=-creatordate").split()
+    releases = [tag for tag in tags if RELEASE.fullmatch(tag)]
+    begun = [_left(checkout, f"refs/tags/{tag}", tag) for tag in releases[:1]]
+    for ref in refs:
+        if ref != own:
+            try:
+                begun.append(_left(checkout, ref, ref.split("/", 2)[2]))
+            except ForkError:
+                continue  # a branch of another history
+    if not begun:
+        raise ForkError(f"{checkout.path} has neither a release tag nor a main branch that HEAD left: give --since REV")
+    return min(begun, key=lambda one: int(checkout.git("rev-list", "--count", f"{one.commit}..HEAD")))
+
+
+def _left(checkout: Checkout, commit: str, name: str) -> Start:
+    try:
+        return Start(checkout.git("merge-base", commit, "HEAD").strip(), name)
+    except ForkError as error:
+        raise ForkError(
+            f"HEAD of {checkout.path} has no history in common with {name}: give another --since"
+        ) from error
+
+
+def states(checkout: Checkout, begun: Start) -> list[State]:
+    """The stack, oldest first. Only reads: neither the files nor the index of the checkout are written."""
+    _refuse_unfinished(checkout)
+    commits = checkout.git("rev-list", "--reverse", "--parents", f"{begun.commit}..HEAD").splitlines()
+    for row in commits:
+        if len(row.split()) > 2:
+            subject = checkout.git("show", "-s", "--format=%h (%s)", row.split()[0]).strip()
+            raise ForkError(
+                f"commit {subject} of {checkout.path} is a merge, and a stack is a line: "
+                f"`git rebase {begun.name}` on your branch, or give a later --since"
+            )
+    found = []
+    for commit in (row.split()[0] for row in commits):
+        rows = checkout.git("diff-tree", "-r", "-z", "--no-renames", begun.commit, commit)
+        message = checkout.git("show", "-s", "--format=%B", commit).rstrip("\n") + "\n"
+        found.append(_state(checkout, commit, message, rows, {}))
+    loose = _uncommitted(checkout, begun)
+    if loose.texts != (found[-1].texts if found else {}) or loose.strange != (found[-1].strange if found else {}):
+        found.append(loose)
+    if not found:
+        raise ForkError(
+            f"{checkout.path} has nothing after {begun.name}: neither a commit nor a changed file; "
+            "commit something, or give an earlier --since"
+        )
+    return found
+
+
+def _uncommitted(checkout: Checkout, begun: Start) -> State:
+    """The working tree. Files that git does not know yet are part of it where they are text."""
+    flags = ("--raw", "-z", "--no-renames", "--no-ext-diff", "--no-abbrev", "--ignore-submodules=dirty")
+    rows = checkout.git("diff", *flags, begun.commit)
+    loose = checkout.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
+    extra: dict[str, str] = {}
+    for path in filter(None, loose):
+        if path.endswith("/"):
+            continue  # a repository of its own
+        try:
+            extra[path] = (checkout.path / path).read_bytes().decode()
+        except (UnicodeDecodeError, OSError):
+            continue
+    return _state(checkout, "", f"{UNCOMMITTED}\n", rows, extra)
+
+
+def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapping[str, str]) -> State:
+    texts: dict[str, str | None] = {}
+    strange: dict[str, str] = {}
+    fields = rows.split("\0")
+    for meta, path in zip(fields[::2], fields[1::2]):
+        old_mode, new_mode, _, blob, _ = meta.lstrip(":").split()
+        if reason := _mode(old_mode, new_mode):
+            strange[path] = reason
+            continue
+        if new_mode == "000000":
+            texts[path] = None
+            continue
+        content = checkout.content(blob) if set(blob) != {"0"} else (checkout.path / path).read_bytes()
+        if b"\r\n" in content:
+            strange[path] = "has CRLF at the end of its lines: `dos2unix` it"
+        elif b"\0" in content:
+            strange[path] = "is binary, and a stack holds text: leave it out of the branch"
+        else:
+            try:
+                texts[path] = content.decode()
+            except UnicodeDecodeError as error:
+                line = content.count(b"\n", 0, error.start) + 1
+                strange[path] = f"line {line} is not UTF-8: convert the file"
+    return State(commit, message, {**texts, **extra}, strange)
+
+
+def _mode(old: str, new: str) -> str:
+    if "160000" in (old, new):
+        return "is a submodule, and a wheel has none: take its change back, or copy the files that you need"
+    if "120000" in (old, new):
+        return "is a symbolic link: put the file itself there"
+    if new == "100755" and old == "000000":
+        return "is executable, and the files of a stack are not: `chmod -x` it"
+    if old != new and "000000" not in (old, new):
+        return f"changes the mode of the file from {old} to {new}: take that back"
+    return ""
+
+
+def _refuse_unfinished(checkout: Checkout) -> None:
+    for name, what in UNFINISHED.items():
+        if Path(checkout.path, checkout.git("rev-parse", "--git-path", name).strip()).exists():
+            raise ForkError(f"{checkout.path} is in the middle of {what}: finish or abort it first")
+    conflicts = checkout.git("ls-files", "--unmerged").splitlines()
+    if conflicts:
+        path = conflicts[0].partition("\t")[2]
+        raise ForkError(f"{checkout.path} has conflicts that are not resolved ({path}): resolve them first")
+
+
+def names(found: list[State]) -> list[str]:
+    """A name for each PR: the one that its description gives it, else its title in small letters."""
+    given: list[str] = []
+    for state in found:
+        own = re.search(r"^\* \*\*([\w.-]+)\*\* \(this PR\)$", state.message, re.MULTILINE)
+        words = re.sub(r"[^a-z0-9]+", "-", state.title.lower()).strip("-")
+        name = own[1] if own else "uncommitted" if not state.commit else words[:40].strip("-") or "pr"
+        while name in given:
+            name = f"{name}-{len(given) + 1}"
+        given.append(name)
+    return given
+
+
+def summary(found: list[State], own: str, begun: Start) -> str:
+    """What the stack is made of and where it begins, as a phrase."""
+    commits = sum(bool(state.commit) for state in found)
+    parts = [f"{commits} commit{'s' if commits != 1 else ''} of {own}"] if commits else []
+    parts += ["what is not committed yet"] if commits < len(found) else []
+    return f"{' and '.join(parts)}, since {begun.name} ({begun.commit[:10]})"

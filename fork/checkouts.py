@@ -1,0 +1,187 @@
+"""Writes a branch of a checkout as a stack in a folder: whole new files, fragments with their anchors, descriptions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from fork.branch import Start, State, names
+from fork.engine.digest import digest, tool_files
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.series import Anchor
+from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
+
+HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
+# What the tool keeps in a stack's folder besides the stack.
+KEPT = "build"
+Memory = dict[str, tuple[list[str], dict[str, list[str]]]]
+
+
+@dataclass
+class Writing:
+    """The files of a stack's folder, and what of the branch could not become part of it."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    introduces: list[list[str]] = field(default_factory=list)
+    anchors: dict[str, Anchor] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def stack_files(
+    checkout: Checkout, begun: Start, found: Sequence[State], memory: Memory, settings: Mapping[str, str]
+) -> Writing:
+    """The folder's content for these states; `memory` keeps what was found for the same file before."""
+    titles = names(list(found))
+    writing = Writing(introduces=[[] for _ in found])
+    paths = sorted({path for state in found for path in (*state.texts, *state.strange)})
+    used: Memory = {}
+    for path in paths:
+        strange = next((state.strange[path] for state in found if path in state.strange), None)
+        if strange is not None:
+            writing.left_out.append(f"{path} {strange}")
+            continue
+        try:
+            base = checkout.read_at(begun.commit, path)
+        except UnicodeDecodeError:
+            writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
+            continue
+        states = [state.texts.get(path, base) for state in found]
+        _add(writing, path, base, states, titles, lambda *key: _remembered(memory, used, *key))
+    memory.clear()
+    memory.update(used)
+    for state, name in zip(found, titles):
+        writing.files[f"stack/{name}/PR.md"] = state.message
+    writing.files["stack/series.yaml"] = HEADER + _series(writing, found, titles, settings)
+    return writing
+
+
+def _add(
+    writing: Writing,
+    path: str,
+    base: str | None,
+    states: Sequence[str | None],
+    titles: Sequence[str],
+    inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
+) -> None:
+    """Adds one path: what the folder holds for it at each PR, and its anchor."""
+    if base is None:
+        contents = list(states)
+    elif any(text is None for text in states):
+        writing.left_out.append(f"{path} is removed, and a stack only adds: put it back")
+        return
+    else:
+        woven = [text for text in states if text is not None and text != base]
+        different = list(dict.fromkeys(woven))
+        result = inverse(path, base, different)
+        if result is None:
+            told = [reason for text in different for reason in reasons(path, base, text)]
+            writing.left_out += [f"{path}:{line} {what}{_advice(path)}" for line, what in dict.fromkeys(told)]
+            rest = [additions(path, base, text) for text in different]
+            result = inverse(path, base, rest) if base not in rest else None
+            if result is None:
+                return
+        fragments = dict(zip(different, result[0]))
+        contents = [fragments[text] if text != base and text is not None else None for text in states]
+        writing.anchors[path] = result[1]
+    born = next((n for n, content in enumerate(contents) if content is not None), None)
+    if born is None:
+        return
+    gone = next((n for n in range(born, len(contents)) if contents[n] is None), len(contents))
+    if any(content is not None for content in contents[gone:]):
+        writing.left_out.append(f"{path} is dropped by {titles[gone]} and comes back later: squash these commits")
+        writing.anchors.pop(path, None)
+        return
+    writing.introduces[born].append(path)
+    for n in range(born, gone):
+        content = contents[n]
+        assert content is not None
+        if n + 1 == len(contents):
+            writing.files[path] = content
+        elif content != contents[n + 1]:
+            writing.files[f"stack/{titles[n]}/{path}"] = content
+
+
+def _advice(path: str) -> str:
+    if path.endswith(COMPILED):
+        return ", which is compiled into PyTorch's own libraries: put what is new into a function or a file of its own"
+    if path in LISTS:
+        return ", which PyTorch's own libraries were generated from: add an entry instead"
+    return ", and no lines around it tell where: write it as an addition"
+
+
+def _remembered(
+    memory: Memory, used: Memory, path: str, base: str, states: list[str]
+) -> tuple[list[str], Anchor] | None:
+    parts = [path, base, *states]
+    key = digest(*(file.read_bytes() for file in tool_files()), *(part.encode() + b"\0" for part in parts))
+    if key not in memory:
+        result = unweave(path, base, states)
+        if result is None:
+            return None
+        fragments, anchor = result
+        memory[key] = fragments, {where: [str(place) for place in places] for where, places in anchor.places.items()}
+    used[key] = memory[key]
+    fragments, places = used[key]
+    return fragments, Anchor.of(places)
+
+
+def _series(writing: Writing, found: Sequence[State], titles: Sequence[str], settings: Mapping[str, str]) -> str:
+    prs = [
+        {"name": name, "title": state.title, "introduces": paths}
+        for name, state, paths in zip(titles, found, writing.introduces)
+    ]
+    data: dict[str, object] = {**settings, "prs": prs}
+    if writing.anchors:
+        data["anchors"] = {path: _rules(anchor) for path, anchor in sorted(writing.anchors.items())}
+    return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
+
+
+def _rules(anchor: Anchor) -> dict[str, object]:
+    rules: dict[str, object] = {}
+    for key, places in anchor.places.items():
+        spots = [str(place) for place in places]
+        value = spots if len(spots) > 1 else spots[0]
+        container, _, piece = key.partition(": ")
+        if piece:
+            inner = rules.setdefault(container, {})
+            assert isinstance(inner, dict)
+            inner[piece] = value
+        else:
+            rules[container] = value
+    return rules
+
+
+def write(folder: Path, files: Mapping[str, str]) -> int:
+    """Makes the folder hold these files; what is the same already is not touched. Returns how many were written."""
+    written = 0
+    for path, text in files.items():
+        file, content = folder / path, text.encode()
+        if not file.is_file() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+            written += 1
+    for file in [file for top in folder.iterdir() if top.name != KEPT for file in (top, *top.rglob("*"))]:
+        if file.is_file() and file.relative_to(folder).as_posix() not in files:
+            file.unlink()
+            written += 1
+    return written
+
+
+def refuse(left_out: Sequence[str], checkout: Checkout) -> None:
+    """One error that names everything that the stack cannot have."""
+    if left_out:
+        count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
+        head = f"{count} of {checkout.path} cannot be part of a stack; --added-only leaves them out and takes the rest:"
+        raise ForkError("\n  ".join([head, *left_out]))
+
+
+def remembered(file: Path) -> Memory:
+    try:
+        return {key: (fragments, places) for key, (fragments, places) in json.loads(file.read_text()).items()}
+    except (OSError, ValueError):
+        return {}

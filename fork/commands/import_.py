@@ -1,0 +1,88 @@
+"""`fork import`: a branch of a PyTorch checkout as a stack in a folder, the inverse of `fork apply`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from fork import branch, checkouts
+from fork.engine.digest import digest
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.lock import alone
+
+OPERATOR_TESTS = Path(__file__).resolve().parents[2] / "test/test_ops.py"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("tree", type=Path, metavar="CHECKOUT", help="a git checkout of PyTorch with a branch of yours")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder for the stack")
+    add_branch_arguments(parser)
+
+
+def add_branch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that can stand before the command and behind it."""
+    parser.add_argument(
+        "--since",
+        metavar="REV",
+        default=argparse.SUPPRESS,
+        help="where the branch begins (default: where it left a release tag or the main branch)",
+    )
+    parser.add_argument(
+        "--added-only",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="leave out what a stack cannot have, such as changed lines of a C++ source",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    folder: Path = args.folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ForkError(f"{folder} is not empty: give a new folder")
+    checkout, writing = _read(args, args.tree, {}, {})
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside its place, and then into it in one rename: a stack that is there is whole.
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
+        checkouts.write(Path(made) / "stack-of-it", writing.files)
+        (Path(made) / "stack-of-it").replace(folder)
+    print(f"{folder} holds the stack: `python -m fork --root {folder} build` builds it")
+    return 0
+
+
+def cached(args: argparse.Namespace) -> Path:
+    """The folder of the stack that `--checkout` names, brought up to the branch as it is now."""
+    path: Path = args.checkout.resolve()
+    root: Path = args.root.resolve()
+    home = root / "build/checkouts" / f"{path.name}-{digest(str(path).encode())[:6]}"
+    with alone(home.with_suffix(".lock"), f"another command reads {path}"):
+        file = home / checkouts.KEPT / "unwoven.json"
+        memory = checkouts.remembered(file)
+        _, writing = _read(args, args.checkout, memory, {"operator_tests": str(OPERATOR_TESTS)})
+        home.mkdir(parents=True, exist_ok=True)
+        checkouts.write(home, writing.files)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(memory))
+    return home
+
+
+def _read(
+    args: argparse.Namespace, tree: Path, memory: checkouts.Memory, settings: dict[str, str]
+) -> tuple[Checkout, checkouts.Writing]:
+    checkout = Checkout.open(tree)
+    begun = branch.start(checkout, getattr(args, "since", None))
+    found = branch.states(checkout, begun)
+    own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
+    words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
+    settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
+    writing = checkouts.stack_files(checkout, begun, found, memory, settings)
+    print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
+    if not getattr(args, "added_only", False):
+        checkouts.refuse(writing.left_out, checkout)
+    for line in writing.left_out:
+        print(f"left out {line}", file=sys.stderr, flush=True)
+    return checkout, writing

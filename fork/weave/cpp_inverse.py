@@ -1,0 +1,210 @@
+"""The inverse of the C++ weaver: what a file gained, in the namespaces and blocks that it went into.
+
+A source's fragment is compiled on its own, so it repeats the directives of the file and the
+`using` lines of those namespaces; they stay behind when it is woven.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fork.series import Place
+from fork.weave import pieces
+from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, code_of, known_by, named_blocks
+from fork.weave.difference import hunks
+from fork.weave.edit import Spots
+
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*\n", re.MULTILINE)
+USING = re.compile(r"^[ \t]*(?:using|namespace \w+ =)[^;{}\n]*;\n", re.MULTILINE)
+SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
+ONLY = " // fragment only"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Lines that the base lacks: where they go, and the heads of the braces around them, outermost first."""
+
+    at: int
+    text: str
+    heads: tuple[str, ...]
+
+
+def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
+    """Functions and lines in blocks that the base has once, entries of its list macros, and includes."""
+    spots: Spots = {}
+    macros, rest = _macros(base, woven, spots)
+    found, strange = gains(base, rest)
+    if strange:
+        return None
+    code = code_of(base)
+    parts = [_directives(woven)] if any(gain.heads for gain in found) else []
+    for gain in found:
+        if not INCLUDE.sub("", gain.text).strip():
+            if not parts or gain.text not in parts[0]:
+                parts.append(gain.text)
+            continue
+        blocks = [block for block in named_blocks(code) if gain.heads and block.head == gain.heads[-1]]
+        if len(blocks) != 1:
+            return None
+        spots[blocks[0].head, known_by(gain.text)] = _places(code, base, blocks[0], gain.at)
+        gap = "\n" if blocks[0].loose else ""
+        parts.append(_framed(base, code, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
+    return "\n".join([*parts, *macros]), spots
+
+
+def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) -> tuple[str, Spots] | None:
+    """The same, with each piece marked and its place told by the lines beside it."""
+    found, strange = gains(base, woven)
+    if strange:
+        return None
+    code = code_of(base)
+    stripped = [line.strip() for line in base.splitlines()]
+    spots: Spots = {}
+    parts = [_directives(base)]
+    for gain in found:
+        places = pieces.beside(stripped, base.count("\n", 0, gain.at))
+        name = f"piece {number(places)}"
+        spots[name, ""] = places
+        parts.append(_framed(base, code, gain, f"// {name}\n{gain.text}// end of piece\n", ""))
+    return "\n".join(parts), spots
+
+
+def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
+    """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
+    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
+    starts = [0]
+    for line in old:
+        starts.append(starts[-1] + len(line))
+    code = code_of(base)
+    found, strange = [], []
+    for a, b, c, d in hunks(old, new):
+        if a < b:
+            strange.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
+            continue
+        while c and a and old[a - 1] == new[d - 1] and not _whole("".join(new[c:d])):
+            a, c, d = a - 1, c - 1, d - 1
+        text = "".join(new[c:d])
+        heads = _heads(code, starts[a])
+        inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
+        if inside is not None or not _whole(text):
+            strange.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
+        else:
+            found.append(Gain(starts[a], text, heads))
+    return found, strange
+
+
+def _short(line: str) -> str:
+    return line.strip()[:60]
+
+
+def _whole(text: str) -> bool:
+    """Whether every brace that the text closes was opened in it, and the other way round."""
+    depth = 0
+    for brace in re.findall(r"[{}]", code_of(text)):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return not depth
+
+
+def _heads(code: str, at: int) -> tuple[str, ...]:
+    """What stands before each brace that is open at this offset."""
+    opened: list[str] = []
+    last = 0
+    for mark in re.finditer(r"[{};]|^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*$", code[:at], re.MULTILINE):
+        if mark[0] == "{":
+            opened.append(" ".join(code[last : mark.start()].split()))
+        elif mark[0] == "}" and opened:
+            opened.pop()
+        last = mark.end()
+    return tuple(opened)
+
+
+def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
+    """The function, or the line, behind and before an offset directly inside a block."""
+    if not code[at : block.close].strip():
+        return (Place("last"),)
+    inside = _members(code, block)
+    names = [known_by(base[start:end].strip()) if block.loose else _line(base[start:end]) for start, end in inside]
+    places = []
+    for relation, near in (
+        ("after", [n for n, (_, end) in enumerate(inside) if end <= at][-1:]),
+        ("before", [n for n, (start, _) in enumerate(inside) if start >= at][:1]),
+    ):
+        places += [Place(relation, names[n]) for n in near if names.count(names[n]) == 1]
+    return tuple(places) or (Place("last"),)
+
+
+def _members(code: str, block: Block) -> list[tuple[int, int]]:
+    """The declarations of a namespace, or the lines of any other block."""
+    spans, depth, start = [], 0, block.open
+    for mark in re.finditer(r"[{};]" if block.loose else r"\n", code[block.open : block.close]):
+        end = block.open + mark.end()
+        depth += {"{": 1, "}": -1}.get(mark[0], 0)
+        if not depth:
+            if code[start:end].strip():
+                spans.append((start + len(code[start:end]) - len(code[start:end].lstrip()), end))
+            start = end
+    return spans
+
+
+def _line(text: str) -> str:
+    return re.sub(r"\s+", " ", text.strip().rstrip(";"))
+
+
+def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
+    """The entries that list macros gained, each macro with its own; and the woven text without them."""
+    parts: list[str] = []
+    for old in DEFINE.finditer(base):
+        twins = [new for new in DEFINE.finditer(woven) if new[1] == old[1]]
+        theirs, ours = (ENTRY.findall(macro[2]) for macro in (old, *(twins if len(twins) == 1 else [old])))
+        gained = []
+        for a, b, c, d in hunks(theirs, ours):
+            if a < b:
+                return parts, woven
+            places = [Place("after", entry[2:-1]) for entry in theirs[a - 1 : a] if a]
+            places += [Place("before", entry[2:-1]) for entry in theirs[a : a + 1]]
+            for entry in ours[c:d]:
+                spots[old[1], entry[2:-1]] = tuple(places)
+                gained.append(entry)
+        if gained:
+            woven = woven.replace(twins[0][0], old[0], 1)
+            # What autocast does with its lists names the operators of the entries.
+            names = [re.split(r"[,.]", entry[2:-1])[0] for entry in gained]
+            parts += [f"#include <ATen/ops/{name}_ops.h>{ONLY}\n" for name in names]
+            parts.append(f"#define {old[1]}(_) {' '.join(gained)}\n")
+    return parts, woven
+
+
+def _directives(text: str) -> str:
+    """The directives of a file that stand in no function, but for its list macros and its guard."""
+    code = code_of(text)
+    kept = [
+        found[0]
+        for found in DIRECTIVE.finditer(text)
+        if not DEFINE.match(found[0])
+        and "#pragma once" not in found[0]
+        and all(SCOPE.fullmatch(head) for head in _heads(code, found.start()))
+    ]
+    return "".join(kept)
+
+
+def _framed(base: str, code: str, gain: Gain, text: str, only: str) -> str:
+    """A piece inside the heads of its namespaces and blocks, with the `using` lines above it."""
+    opening, closing = "", ""
+    usings = list(USING.finditer(base, 0, gain.at))
+    for depth, head in enumerate(gain.heads, 1):
+        known = re.fullmatch(r"namespace [\w:]+|[A-Z_]{4,}\(.*\)", head)
+        head = 'extern "C"' if head == "extern" else head
+        opening += f"{head} {{{'' if known and depth == len(gain.heads) else only}\n"
+        closing = (
+            f"}}{f' // {head}' if head.startswith('namespace') else ''}"
+            + ("\n" if known and depth == len(gain.heads) else f"{only}\n")
+            + closing
+        )
+        opening += "".join(
+            f"{found[0].rstrip()}{only}\n" for found in usings if _heads(code, found.start()) == gain.heads[:depth]
+        )
+    return opening + text + closing

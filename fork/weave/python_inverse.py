@@ -1,0 +1,190 @@
+"""The inverse of the Python weaver: what a file gained, nested in the definitions and lists that it went into."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from fork.series import Place
+from fork.weave.difference import hunks
+from fork.weave.edit import Spots, line_start
+from fork.weave.source import (
+    Collection,
+    Definition,
+    Source,
+    assigned,
+    collection_of,
+    elements,
+    known_by,
+    name_of,
+    normal,
+    statements,
+)
+
+BODIES = ("body", "orelse", "finalbody")
+INDENT = 4
+
+
+class Changed(Exception):
+    """A node is another than it was, so insertions alone do not give the new file."""
+
+
+def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
+    """The fragment, and for each of its pieces the neighbours beside which it stands."""
+    try:
+        inverse = _Inverse(Source(base), Source(woven))
+        text = inverse.scope(inverse.old.tree.body, inverse.new.tree.body, "", 0)
+    except (SyntaxError, Changed):
+        return None
+    return "".join(inverse.imports) + ("\n\n" if inverse.imports and text else "") + text, inverse.spots
+
+
+class _Inverse:
+    def __init__(self, old: Source, new: Source) -> None:
+        self.old, self.new = old, new
+        self.spots: Spots = {}
+        self.imports: list[str] = []
+
+    def scope(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str, depth: int) -> str:
+        """What a module, class or function gained, as the text of a fragment at this depth of nesting."""
+        named = Counter(name for node in statements(olds) for name in {name_of(node), normal(ast.unparse(node))})
+        blocks = self._body(olds, news, scope, depth, named)
+        return ("\n\n" if depth == 0 else "\n").join(blocks)
+
+    def _body(
+        self, olds: list[ast.stmt], news: list[ast.stmt], scope: str, depth: int, named: Counter[str]
+    ) -> list[str]:
+        blocks = []
+        for a, b, c, d in hunks([ast.dump(node) for node in olds], [ast.dump(node) for node in news]):
+            for old in olds[a:b]:
+                twin = next((n for n in range(c, d) if _alike(old, news[n])), None)
+                if twin is None:
+                    raise Changed
+                blocks += self._statements(news, c, twin, scope, depth, named)
+                blocks += self._inside(old, news[twin], scope, depth, named)
+                c = twin + 1
+            blocks += self._statements(news, c, d, scope, depth, named)
+        return blocks
+
+    def _statements(
+        self, news: list[ast.stmt], start: int, end: int, scope: str, depth: int, named: Counter[str]
+    ) -> list[str]:
+        """The statements that are new in a row, and beside which others they stand."""
+        if not scope:
+            imports = [node for node in news[start:end] if isinstance(node, ast.Import | ast.ImportFrom)]
+            self.imports += [ast.unparse(node) + "\n" for node in imports]
+        run = [node for node in news[start:end] if scope or not isinstance(node, ast.Import | ast.ImportFrom)]
+        if not run:
+            return []
+        places = []
+        for relation, beside in (("after", news[start - 1 : start]), ("before", news[end : end + 1])):
+            target = _target(beside[0], named) if beside else ""
+            places += [Place(relation, target)] if target else []
+        container = scope.rstrip(".") or "file"
+        for node in run:
+            self.spots[container, known_by(node)] = tuple(places) or (Place("last"),)
+        by = depth * INDENT - run[0].col_offset
+        first = self.new.first_line(run[0])
+        text = self.new.reindented(first, self.new.after_line(run[-1]), by)
+        return [_moved(text, by)]
+
+    def _inside(self, old: ast.stmt, new: ast.stmt, scope: str, depth: int, named: Counter[str]) -> list[str]:
+        """What a statement gained that the base has too."""
+        name, collection = name_of(new), collection_of(new)
+        if isinstance(old, Definition) and isinstance(new, Definition):
+            inner = self.scope(old.body, new.body, f"{scope}{name}.", depth + 1)
+            return [f"{' ' * INDENT * depth}{_head(new)}\n{inner}"]
+        if isinstance(old, ast.ImportFrom) and isinstance(new, ast.ImportFrom):
+            there = {ast.dump(alias) for alias in old.names}
+            gained = [alias for alias in new.names if ast.dump(alias) not in there]
+            module = "." * new.level + (new.module or "")
+            self.imports += [f"from {module} import {', '.join(map(ast.unparse, gained))}\n"]
+            return []
+        theirs = collection_of(old)
+        if collection is not None and theirs is not None:
+            return [self._entries(theirs, new, collection, scope + name, depth)]
+        blocks = []
+        for field in BODIES:
+            blocks += self._body(getattr(old, field, []), getattr(new, field, []), scope, depth, named)
+        return blocks
+
+    def _entries(self, old: Collection, node: ast.stmt, new: Collection, container: str, depth: int) -> str:
+        """The list with its new entries alone, between the text that opens and closes it."""
+        theirs, ours = elements(old), elements(new)
+        keys = Counter(key for name, first, _ in theirs for key in {name, ast.unparse(first)})
+        lines = []
+        column = None
+        for a, b, c, d in hunks(_dumps(theirs), _dumps(ours)):
+            if a < b:
+                raise Changed
+            places = []
+            for relation, beside in (("after", theirs[a - 1 : a] if a else []), ("before", theirs[a : a + 1])):
+                for name, first, _ in beside:
+                    target = name if keys[name] == 1 else ast.unparse(first)
+                    places += [Place(relation, target)] if keys[target] == 1 else []
+            for name, first, last in ours[c:d]:
+                self.spots[container, name] = tuple(places) or (Place("last"),)
+                column = first.col_offset if column is None else column
+                above = self.new.text[self.new.first_line(first) : line_start(self.new.text, self.new.start(first))]
+                by = column - first.col_offset
+                text = self.new.reindented(self.new.start(first), self.new.end(last), by)
+                lines += [" " * column + line.lstrip() for line in above.splitlines(keepends=True)]
+                lines.append(f"{' ' * column}{text},\n")
+        return self._between_brackets(node, new, "".join(lines), column or 0, depth)
+
+    def _between_brackets(self, node: ast.stmt, new: Collection, block: str, column: int, depth: int) -> str:
+        start, end = self.new.start(new), self.new.end(new)
+        opening = self.new.reindented(self.new.start(node), start + 1, depth * INDENT - node.col_offset)
+        closing = self.new.reindented(end - 1, self.new.after_line(node), depth * INDENT - node.col_offset)
+        margin = len(opening) - opening.rfind("\n") - 1
+        margin -= len(opening[opening.rfind("\n") + 1 :].lstrip()) if "\n" in opening else margin - depth * INDENT
+        entries = _moved(block, margin + INDENT - column)
+        return f"{' ' * INDENT * depth}{opening}\n{entries}{' ' * margin}{closing.rstrip()}\n"
+
+
+def _alike(old: ast.stmt, new: ast.stmt) -> bool:
+    """Whether one statement can be the other with something put into it."""
+    if type(old) is not type(new) or name_of(old) != name_of(new):
+        return False
+    if isinstance(old, ast.ImportFrom) and isinstance(new, ast.ImportFrom):
+        return (old.module, old.level) == (new.module, new.level) and _within(old.names, new.names)
+    if isinstance(old, Definition) or (assigned(old) and collection_of(old) is not None):
+        return True
+    fields = [name for name in old._fields if name not in BODIES]
+    return any(hasattr(old, field) for field in BODIES) and all(
+        _text(getattr(old, name)) == _text(getattr(new, name)) for name in fields
+    )
+
+
+def _within(old: Sequence[ast.AST], new: Sequence[ast.AST]) -> bool:
+    rest = iter(map(ast.dump, new))
+    return all(node in rest for node in map(ast.dump, old))
+
+
+def _text(value: object) -> str:
+    nodes = value if isinstance(value, list) else [value]
+    return repr([ast.dump(node) if isinstance(node, ast.AST) else node for node in nodes])
+
+
+def _dumps(entries: list[tuple[str, ast.expr, ast.expr]]) -> list[str]:
+    return [ast.dump(first) + ast.dump(last) for _, first, last in entries]
+
+
+def _target(node: ast.stmt, named: Counter[str]) -> str:
+    """What an anchor can call a statement that no other one is called."""
+    wanted: list[Callable[[], str]] = [lambda: name_of(node), lambda: normal(ast.unparse(node))]
+    return next((name for make in wanted if (name := make()) and "\n" not in name and named[name] == 1), "")
+
+
+def _head(node: Definition) -> str:
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}:"
+    arguments = [*node.args.posonlyargs, *node.args.args]
+    kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
+    return f"{kind} {node.name}({', '.join(argument.arg for argument in arguments)}):"
+
+
+def _moved(text: str, by: int) -> str:
+    """The text with its first line moved by columns; `reindented` has moved the others."""
+    return " " * by + text if by >= 0 else text[-by:]

@@ -1,0 +1,143 @@
+"""Finds the fragment and the anchor that turn a file of the base into a branch's, and proves it by weaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from pathlib import PurePosixPath
+
+import yaml
+
+from fork.errors import ForkError
+from fork.series import NATIVE_FUNCTIONS, Anchor, Place
+from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
+from fork.weave.difference import hunks
+from fork.weave.edit import Spots
+
+# What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
+COMPILED = (".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".mm", ".metal")
+LISTS = (NATIVE_FUNCTIONS, "tools/autograd/derivatives.yaml")
+
+Inverse = Callable[[str, str], tuple[str, Spots] | None]
+INVERSES: Mapping[str, Inverse] = {
+    ".yaml": yamls.unweave,
+    ".py": python_inverse.unweave,
+    **dict.fromkeys((".h", ".cpp", ".cu", ".cuh"), cpp_inverse.unweave),
+}
+
+
+def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Anchor] | None:
+    """A fragment for each state of a file, and one anchor for all; None where only other lines would give them.
+
+    First by the structure of the file, then by its lines; whatever is found has been woven back.
+    """
+    if path.endswith(COMPILED) and any(cpp_inverse.gains(base, state)[1] for state in states):
+        return None
+    by_structure = INVERSES.get(PurePosixPath(path).suffix, lines.unweave)
+    for inverse in (by_structure, _by_lines(path)):
+        found = [inverse(base, state) for state in states]
+        fragments = [result[0] for result in found if result is not None]
+        spots = _merged([result[1] for result in found if result is not None])
+        if len(fragments) < len(states) or spots is None:
+            continue
+        anchor = _proven(path, base, list(zip(fragments, states)), spots)
+        if anchor is not None:
+            return fragments, anchor
+    return None
+
+
+def _by_lines(path: str) -> Inverse:
+    numbers: dict[tuple[Place, ...], int] = {}
+
+    def number(places: tuple[Place, ...]) -> int:
+        return numbers.setdefault(places, len(numbers) + 1)
+
+    suffix = PurePosixPath(path).suffix
+    if path in LISTS:
+        return lambda base, woven: _whole_entries(pieces.unweave(base, woven, number, "# {}"))
+    if suffix in (".cpp", ".cu", ".cuh", ".h"):
+        return lambda base, woven: cpp_inverse.by_lines(base, woven, number)
+    return lambda base, woven: pieces.unweave(base, woven, number, pieces.SIGNS.get(suffix, "# {}"))
+
+
+def _whole_entries(found: tuple[str, Spots]) -> tuple[str, Spots] | None:
+    """A list's fragment is read by PyTorch's generators too, so it has to be a list itself."""
+    try:
+        held = all(isinstance(yaml.safe_load(piece[2]), list | None) for piece in pieces.MARK.finditer(found[0]))
+    except yaml.YAMLError:
+        held = False
+    replaces = any(place.relation == "replaces" for places in found[1].values() for place in places)
+    return found if held and not replaces else None
+
+
+def _merged(found: Sequence[Spots]) -> Spots | None:
+    """The places of all states; None where they want one piece at two of them."""
+    merged: Spots = {}
+    for spots in found:
+        for key, places in spots.items():
+            here = tuple(place for place in merged.get(key, places) if place in places)
+            if not here:
+                return None
+            merged[key] = here
+    return merged
+
+
+def _proven(path: str, base: str, states: list[tuple[str, str]], spots: Spots) -> Anchor | None:
+    """The anchor with all places that give every state, byte for byte."""
+    fits = []
+    for n in (0, -1):
+        anchor = Anchor(_shared({key: (places[n],) for key, places in spots.items()}))
+        if all(_gives(path, base, fragment, anchor, state) for fragment, state in states):
+            fits.append(n)
+    if not fits:
+        return None
+    chosen = {key: places if len(fits) == 2 else (places[fits[0]],) for key, places in spots.items()}
+    return Anchor(_shared(chosen))
+
+
+def _gives(path: str, base: str, fragment: str, anchor: Anchor, state: str) -> bool:
+    try:
+        return weave(path, base, fragment, anchor) == state
+    except ForkError:
+        return False
+
+
+def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
+    """The anchor's places: one for a container whose pieces all go to one spot, else one for each piece."""
+    containers: dict[str, set[tuple[Place, ...]]] = {}
+    for (container, _), places in spots.items():
+        containers.setdefault(container, set()).add(places)
+    return {
+        container if len(containers[container]) == 1 else f"{container}: {piece}": places
+        for (container, piece), places in spots.items()
+    }
+
+
+def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
+    """Why `unweave` found nothing: lines of the branch, each with what it does."""
+    if path.endswith(COMPILED):
+        return cpp_inverse.gains(base, woven)[1] or [(1, "adds what cannot be told apart from its neighbours")]
+    old, new = base.splitlines(), woven.splitlines()
+    changed = [
+        (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
+    ]
+    return changed or [(c + 1, f"`{new[c].strip()}` is no entry of its own") for _, _, c, _ in hunks(old, new)]
+
+
+def additions(path: str, base: str, woven: str) -> str:
+    """The base with what a branch added to it, and without what the branch changed."""
+    if path in LISTS:
+        found = yamls.unweave(base, woven)
+        if found is None or not found[1]:
+            return base
+        first = {key: places[:1] for key, places in found[1].items()}
+        return weave(path, base, found[0], Anchor(_shared(first)))
+    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
+    starts = list(accumulate(map(len, old), initial=0))
+    added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
+    if path.endswith(COMPILED):
+        added = [(gain.at, gain.text) for gain in cpp_inverse.gains(base, woven)[0]]
+    text = base
+    for at, block in reversed(added):
+        text = text[:at] + block + text[at:]
+    return text
