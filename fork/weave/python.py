@@ -24,6 +24,7 @@ from fork.weave.source import (
     known_by,
     name_of,
     normal,
+    parsed,
     statements,
 )
 
@@ -42,7 +43,7 @@ def weave(edit: Edit, fragment: str) -> None:
 
 def _source(edit: Edit, text: str, whose: str) -> Source | None:
     try:
-        return Source(text)
+        return parsed(text)
     except SyntaxError as error:
         edit.problem(f"line {error.lineno} of the {whose} does not parse here: {error.msg}")
         return None
@@ -106,7 +107,7 @@ def _statements(
 
     def named(target: str) -> list[ast.stmt]:
         code = normal(target)
-        return [n for n in theirs if name_of(n) == target or ast.unparse(n) == code]
+        return [n for n in theirs if name_of(n) == target] or [n for n in theirs if ast.unparse(n) == code]
 
     chosen = edit.choose(container, named)
     if chosen is None:
@@ -156,11 +157,9 @@ def _entries(
 
     def named(target: str) -> list[tuple[Collection, int]]:
         code = normal(target)
-        return [
-            (one, n)
-            for one, entries in found
-            for n, (key, first, _) in enumerate(entries)
-            if target == key or code == ast.unparse(first)
+        spots = [(one, n, key, first) for one, entries in found for n, (key, first, _) in enumerate(entries)]
+        return [(one, n) for one, n, key, _ in spots if target == key] or [
+            (one, n) for one, n, _, first in spots if code == ast.unparse(first)
         ]
 
     for key, run in edit.runs(container, [(entry[0], entry) for entry in elements(collection)]):

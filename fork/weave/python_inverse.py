@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fork.series import Place
 from fork.weave.difference import hunks
@@ -18,7 +18,7 @@ from fork.weave.source import (
     elements,
     known_by,
     name_of,
-    normal,
+    parsed,
     statements,
 )
 
@@ -33,7 +33,7 @@ class Changed(Exception):
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """The fragment, and for each of its pieces the neighbours beside which it stands."""
     try:
-        inverse = _Inverse(Source(base), Source(woven))
+        inverse = _Inverse(parsed(base), parsed(woven))
         text = inverse.scope(inverse.old.tree.body, inverse.new.tree.body, "", 0)
     except (SyntaxError, Changed):
         return None
@@ -48,7 +48,7 @@ class _Inverse:
 
     def scope(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str, depth: int) -> str:
         """What a module, class or function gained, as the text of a fragment at this depth of nesting."""
-        named = Counter(name for node in statements(olds) for name in {name_of(node), normal(ast.unparse(node))})
+        named = Counter(name for node in statements(olds) for name in {name_of(node), _one_line(node)})
         blocks = self._body(olds, news, scope, depth, named)
         return ("\n\n" if depth == 0 else "\n").join(blocks)
 
@@ -112,7 +112,7 @@ class _Inverse:
     def _entries(self, old: Collection, node: ast.stmt, new: Collection, container: str, depth: int) -> str:
         """The list with its new entries alone, between the text that opens and closes it."""
         theirs, ours = elements(old), elements(new)
-        keys = Counter(key for name, first, _ in theirs for key in {name, ast.unparse(first)})
+        keys = Counter(name for name, _, _ in theirs)
         lines = []
         column = None
         for a, b, c, d in hunks(_dumps(theirs), _dumps(ours)):
@@ -121,8 +121,7 @@ class _Inverse:
             places = []
             for relation, beside in (("after", theirs[a - 1 : a] if a else []), ("before", theirs[a : a + 1])):
                 for name, first, _ in beside:
-                    target = name if keys[name] == 1 else ast.unparse(first)
-                    places += [Place(relation, target)] if keys[target] == 1 else []
+                    places.append(Place(relation, name if keys[name] == 1 else ast.unparse(first)))
             for name, first, last in ours[c:d]:
                 self.spots[container, name] = tuple(places) or (Place("last"),)
                 column = first.col_offset if column is None else column
@@ -173,8 +172,12 @@ def _dumps(entries: list[tuple[str, ast.expr, ast.expr]]) -> list[str]:
 
 def _target(node: ast.stmt, named: Counter[str]) -> str:
     """What an anchor can call a statement that no other one is called."""
-    wanted: list[Callable[[], str]] = [lambda: name_of(node), lambda: normal(ast.unparse(node))]
-    return next((name for make in wanted if (name := make()) and "\n" not in name and named[name] == 1), "")
+    return next((name for name in (name_of(node), _one_line(node)) if name and named[name] == 1), "")
+
+
+def _one_line(node: ast.stmt) -> str:
+    """The code of a statement that stands on one line."""
+    return ast.unparse(node) if node.lineno == node.end_lineno else ""
 
 
 def _head(node: Definition) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from fork.weave.edit import above_comments, next_line
 
@@ -65,22 +66,23 @@ class Source:
 
     def reindented(self, start: int, end: int, by: int) -> str:
         """The text with its lines, but for the first and those inside a string, moved by columns."""
-        inside = {
-            line
-            for kind, _, first, last in self._tokens
-            if kind == tokenize.STRING
-            for line in self._starts
-            if first < line <= last
-        }
         moved = []
-        for line_at, line in zip(self._starts, self._lines, strict=False):
-            if line_at + len(line) <= start or line_at >= end:
-                continue
+        for n in range(bisect_right(self._starts, start) - 1, len(self._lines)):
+            line_at, line = self._starts[n], self._lines[n]
+            if line_at >= end:
+                break
             text = self.text[max(line_at, start) : min(line_at + len(line), end)]
-            if line_at > start and line_at not in inside and text.strip():
+            if line_at > start and line_at not in self._inside_strings and text.strip():
                 text = " " * by + text if by >= 0 else text[-by:]
             moved.append(text)
         return "".join(moved)
+
+    @cached_property
+    def _inside_strings(self) -> set[int]:
+        """Where the lines begin that a string begun on an earlier line goes on in."""
+        spans = [(first, last) for kind, _, first, last in self._tokens if kind == tokenize.STRING]
+        ranges = [(bisect_right(self._starts, first), bisect_right(self._starts, last)) for first, last in spans]
+        return {start for begin, end in ranges for start in self._starts[begin:end]}
 
     @cached_property
     def _tokens(self) -> list[tuple[int, str, int, int]]:
@@ -89,6 +91,12 @@ class Source:
 
         tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
         return [(t.type, t.string, at(t.start), at(t.end)) for t in tokens]
+
+
+@lru_cache(maxsize=4)
+def parsed(text: str) -> Source:
+    """The last few files are kept: one is woven several times in a row."""
+    return Source(text)
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
