@@ -1191,6 +1191,18 @@ class TestAttnTrap(TestCase):
         self.assertTrue(gradcheck(attn, inputs))
         self.assertTrue(gradgradcheck(attn, inputs))
 
+    @in_both_precise_dtypes
+    def test_an_output_that_is_marked_as_not_differentiable_is_the_trap_again(
+        self, dtype
+    ):
+        def attn(q, k):
+            return document().MarksScores.apply(q, k)[0]
+
+        inputs = make_inputs(dtype=dtype)[:2]
+        self.assertTrue(gradcheck(attn, inputs))
+        with self.assertRaisesRegex(GradcheckError, "Jacobian mismatch"):
+            gradgradcheck(attn, inputs)
+
 
 instantiate_parametrized_tests(TestAttnTrap)
 
