@@ -1,6 +1,7 @@
 """torch.attn with kernels and formulas of its own: every gradient, every transform, every subsystem of PyTorch."""
 # Owner(s): ["module: autograd"]
 
+import contextlib
 import copy
 import io
 import itertools
@@ -8,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+import unittest
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,14 +21,6 @@ from torch._dynamo import compiled_autograd
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.distributed.tensor import (
-    distribute_tensor,
-    DTensor,
-    init_device_mesh,
-    Partial,
-    Replicate,
-    Shard,
-)
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -38,12 +32,16 @@ from torch.testing._internal.common_utils import (
     run_tests,
     TestCase,
 )
+from torch.testing._internal.logging_tensor import LoggingTensor
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 
 aten = torch.ops.aten
+# False where attn is composed of other operators; what the table of parity names runs there too.
+EXPLICIT = hasattr(aten, "_attn_backward")
 
 PRECISE = [torch.float64, torch.complex128]
 ALL = [
@@ -148,6 +146,43 @@ def first_gradients(
     return torch.autograd.grad(loss, inputs, create_graph=True)
 
 
+def with_gradients(
+    function: Callable, inputs: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Outputs and gradients, all detached."""
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    output, attn = function(*inputs)
+    weights = [
+        torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)
+        for x in (output, attn)
+    ]
+    loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
+    grads = torch.autograd.grad(loss.real if loss.is_complex() else loss, inputs)
+    return output.detach(), attn.detach(), *grads
+
+
+def agrees(inputs: Sequence[torch.Tensor]) -> None:
+    """Values and gradients of torch.attn are as good as composition's."""
+    ours = with_gradients(torch.attn, inputs)
+    plain = with_gradients(composition, inputs)
+    exact = with_gradients(composition, [x.to(precise(x.dtype)) for x in inputs])
+    for x, theirs, right in zip(ours, plain, exact, strict=True):
+        assert x.dtype == theirs.dtype, (x.dtype, theirs.dtype)
+        assert_as_good(x, theirs, right)
+
+
+LAYOUTS = {
+    "contiguous": lambda: make_inputs(),
+    "transposed": lambda: [x.mT for x in make((2, 4), (2, 4), (3, 4))],
+    "expanded": lambda: [x.expand(4, -1) for x in make((1, 2), (1, 2), (1, 3))],
+    "every other column": lambda: [x[:, ::2] for x in make((4, 4), (4, 4), (4, 6))],
+    "conjugate view": lambda: [x.conj() for x in make_inputs(dtype=torch.complex128)],
+    "negative view": lambda: [
+        x.conj().imag for x in make_inputs(dtype=torch.complex128)
+    ],
+}
+
+
 in_precise_dtypes = parametrize("dtype", PRECISE)
 in_all_dtypes = parametrize("dtype", ALL)
 of_all_sizes = parametrize(
@@ -192,6 +227,14 @@ class TestGradients(TestCase):
             )
             self.assertEqual(*[[g for g in grads if g is not None] for grads in found])
 
+    @in_all_dtypes
+    def test_every_dtype(self, dtype):
+        agrees(make_inputs(17, 5, 9, dtype=dtype))
+
+    @parametrize("layout", LAYOUTS, name_fn=lambda name: name.replace(" ", "_"))
+    def test_every_layout(self, layout):
+        agrees(LAYOUTS[layout]())
+
     def test_undefined_gradients_of_both_outputs(self):
         class Undefined(torch.autograd.Function):
             @staticmethod
@@ -228,38 +271,13 @@ class TestGradients(TestCase):
                 if ours is not None:
                     assert_as_good(ours, theirs, right)
 
-    def test_the_backward_operator_refuses_what_does_not_fit(self):
-        grad_output, grad_attn, q, k, v, attn = make(
-            (5, 4), (5, 5), (5, 3), (5, 3), (5, 4), (5, 5), requires_grad=False
-        )
-        given = [grad_output, grad_attn, q, k, v, attn]
-        names = ["grad_output", "grad_attn", "q", "k", "v", "attn"]
-
-        def refused(message, name, value, mask=(True, True, True)):
-            args = [
-                value if name == x else y for x, y in zip(names, given, strict=True)
-            ]
-            with self.assertRaisesRegex(RuntimeError, f"_attn_backward: {message}"):
-                aten._attn_backward(*args, mask)
-
-        for name in "q", "k", "v":
-            refused(f"expected {name}, which output_mask asks for, but", name, None)
-        for i, name in enumerate(names[:5]):
-            refused(r"expected \w+ to have size \[5, \d\], but", name, given[i][:4])
-            refused(f"expected {name} to have the dtype", name, given[i].float())
-            refused(f"expected {name} to be 2-D, but", name, given[i][0])
-        refused(r"expected \w+ to have size", "q", q[:, :2])
-        refused(r"expected \w+ to have size", "v", v[:, :2])
-        for wrong in attn[0], attn[:4]:
-            refused("expected attn to be square, but got size", "attn", wrong)
-
     def test_a_hook_that_returns_another_size_is_refused(self):
         inputs = make_inputs(16, 3, 4)
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: x, lambda x: x if x.shape[0] == x.shape[1] else x[:8].clone()
         ):
             output = torch.attn(*inputs).output
-        with self.assertRaisesRegex(RuntimeError, r"to have size \[16, "):
+        with self.assertRaisesRegex(RuntimeError, "the same number of rows, but got"):
             output.sum().backward()
 
     @in_precise_dtypes
@@ -363,6 +381,14 @@ class TestGradients(TestCase):
             *[torch.autograd.grad(loss(f), inputs) for f in (torch.attn, composition)]
         )
 
+    def test_a_hook_on_attn_sees_only_its_direct_gradient(self):
+        """Not what reaches it through output, which is no function of it in the graph."""
+        output, attn = torch.attn(*make_inputs())
+        seen = []
+        attn.register_hook(seen.append)
+        (output.sum() + 2 * attn.sum()).backward()
+        self.assertEqual(seen, [torch.full_like(attn, 2)])
+
     def test_gradients_are_kept_for_a_second_backward(self):
         inputs = make_inputs()
         output, attn = torch.attn(*inputs)
@@ -393,6 +419,259 @@ class TestGradients(TestCase):
                     + ["attn"]
                 )
                 self.assertEqual(saved, expected)
+
+
+def bad_calls() -> Iterator[tuple[str, dict[str, torch.Tensor | None]]]:
+    """Calls of attn and of its backward that break one rule for one tensor each: what is broken, and all tensors."""
+    shapes = {
+        "grad_output": (5, 4),
+        "grad_attn": (5, 5),
+        "q": (5, 3),
+        "k": (5, 3),
+        "v": (5, 4),
+        "attn": (5, 5),
+    }
+
+    def call(names, **other):
+        tensors = {name: torch.randn(shapes[name]) for name in names}
+        return tensors | other
+
+    for names in ("q", "k", "v"), tuple(shapes):
+        for name in names:
+            n, columns = shapes[name]
+            for shape in (), (n,), (n, columns, 1):
+                yield (
+                    f"{name}, {len(shape)}-D",
+                    call(names, **{name: torch.randn(shape)}),
+                )
+            for shape in (n - 1, columns), (n, columns + 1), (0, columns), (1, columns):
+                if names[0] == "q" and name == "v" and shape[0] == n:
+                    continue  # nothing else has v's number of columns
+                yield f"{name}, {shape}", call(names, **{name: torch.randn(shape)})
+            other = torch.randn(n, columns, dtype=torch.float64)
+            yield f"{name}, another dtype", call(names, **{name: other})
+        for dtype in torch.int64, torch.bool, torch.complex32, torch.float8_e4m3fn:
+            tensors = {x: torch.zeros(shapes[x], dtype=dtype) for x in names}
+            yield f"{dtype}", tensors
+    for name in "q", "k", "v":
+        yield f"{name}, None", call(tuple(shapes), **{name: None})
+
+
+def call_operator(tensors: dict[str, torch.Tensor | None]) -> tuple:
+    if "attn" in tensors:
+        return aten._attn_backward(*tensors.values(), [True] * 3)
+    return torch.attn(*tensors.values())
+
+
+def mapped(
+    function: Callable, tensors: dict[str, torch.Tensor | None]
+) -> dict[str, torch.Tensor | None]:
+    return {name: None if x is None else function(x) for name, x in tensors.items()}
+
+
+class TestErrors(TestCase):
+    def sentence(self, function, *args):
+        with self.assertRaises(RuntimeError) as caught:
+            function(*args)
+        return str(caught.exception)
+
+    @parametrize("where", ["meta", "fake", "vmap", "decomposition"])
+    def test_what_the_cpu_refuses_is_refused_in_the_same_words(self, where):
+        def on_meta(tensors):
+            return call_operator(mapped(lambda x: x.to("meta"), tensors))
+
+        def on_fake(tensors):
+            with FakeTensorMode() as mode:
+                return call_operator(mapped(mode.from_tensor, tensors))
+
+        def in_vmap(tensors):
+            names = [name for name, x in tensors.items() if x is not None]
+
+            def function(*batched):
+                return call_operator(tensors | dict(zip(names, batched, strict=True)))
+
+            return vmap(function)(*[torch.stack([tensors[x]] * 2) for x in names])
+
+        def decomposed(tensors):
+            if "attn" in tensors:
+                args = *tensors.values(), [True] * 3
+                return torch._decomp.decomposition_table[aten._attn_backward.default](
+                    *args
+                )
+            return torch._decomp.decomposition_table[aten.attn.default](
+                *tensors.values()
+            )
+
+        ways = {
+            "meta": on_meta,
+            "fake": on_fake,
+            "vmap": in_vmap,
+            "decomposition": decomposed,
+        }
+        for broken, tensors in bad_calls():
+            operator = "_attn_backward" if "attn" in tensors else "attn"
+            with self.subTest(operator=operator, broken=broken):
+                on_cpu = self.sentence(call_operator, tensors)
+                self.assertRegex(on_cpu, f"^{operator}: expected .*, but got ")
+                self.assertEqual(self.sentence(ways[where], tensors), on_cpu)
+
+    def test_devices(self):
+        """Tensors of two devices, which a fake mode and vmap tell apart as well."""
+        shapes = [(5, 4), (5, 5), (5, 3), (5, 3), (5, 4), (5, 5)]
+        for i in range(6):
+            devices = ["meta" if i == j else "cpu" for j in range(6)]
+            tensors = [torch.randn(x, device=d) for x, d in zip(shapes, devices)]
+            message = "_attn_backward: expected grad_output, .* on the same device, but"
+            with self.assertRaisesRegex(RuntimeError, message):
+                aten._attn_backward(*tensors, [True] * 3)
+            if 2 <= i < 5:
+                message = "attn: expected q, k and v to be on the same device, but got"
+                with self.assertRaisesRegex(RuntimeError, message):
+                    torch.attn(*tensors[2:5])
+
+
+class PassOn(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+# Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.
+def first_order(function, inputs, around):
+    outputs = tuple(function(*inputs))
+    given = [x.detach() * 2 for x in outputs]
+    with around():
+        return torch.autograd.grad(outputs, inputs, given)
+
+
+def second_order(function, inputs, around):
+    outputs = tuple(function(*inputs))
+    given = [(x.detach() * 2).requires_grad_() for x in outputs]
+    with around():
+        grads = torch.autograd.grad(outputs, inputs, given, create_graph=True)
+        more = [x.detach() * 0.5 for x in grads]
+        return torch.autograd.grad(grads, (*inputs, *given), more)
+
+
+def forward_over_reverse(function, inputs, around):
+    with fwAD.dual_level():
+        duals = [fwAD.make_dual(x, x.detach() * 0.5 + 0.25) for x in inputs]
+        outputs = tuple(function(*duals))
+        given = [x.detach() * 2 for x in outputs]
+        with around():
+            grads = torch.autograd.grad(outputs, duals, given, create_graph=True)
+        return [fwAD.unpack_dual(x).tangent.detach() for x in grads]
+
+
+def batched_gradients(function, inputs, around):
+    outputs = tuple(function(*inputs))
+    given = [torch.stack([x.detach() * 2, x.detach() - 1]) for x in outputs]
+    with around():
+        return vmap(lambda *given: torch.autograd.grad(outputs, inputs, given))(*given)
+
+
+def attn_of_a_batch(*inputs):
+    return [x.squeeze(0) for x in vmap(torch.attn)(*[x.unsqueeze(0) for x in inputs])]
+
+
+def in_mode(mode: Callable[[], object]) -> Callable:
+    def run(order, function, values):
+        with mode():
+            inputs = [x.clone().requires_grad_() for x in values]
+            return order(function, inputs, contextlib.nullcontext)
+
+    return run
+
+
+def in_autocast(order, function, values):
+    """The forward outside, where autocast would cast the inputs; whatever differentiates it inside."""
+    inputs = [x.clone().requires_grad_() for x in values]
+    return order(function, inputs, lambda: torch.autocast("cpu", torch.bfloat16))
+
+
+def in_two_tensors(order, function, values):
+    inputs = [TwoTensor(x.clone(), x.clone()).requires_grad_() for x in values]
+    return [x.b for x in order(function, inputs, contextlib.nullcontext)]
+
+
+def in_logging_tensors(order, function, values):
+    inputs = [LoggingTensor(x.clone()).requires_grad_() for x in values]
+    return [x.elem for x in order(function, inputs, contextlib.nullcontext)]
+
+
+ORDERS = [first_order, second_order, forward_over_reverse, batched_gradients]
+MODES = {
+    "dispatch mode": in_mode(PassOn),
+    "FLOP counter": in_mode(lambda: FlopCounterMode(display=False)),
+    "mutation allowed": in_mode(torch.autograd.graph.allow_mutation_on_saved_tensors),
+}
+CONTEXTS = MODES | {
+    "autocast": in_autocast,
+    "TwoTensor": in_two_tensors,
+    "LoggingTensor": in_logging_tensors,
+}
+
+
+class TestContexts(TestCase):
+    """Below the Python key lazy conjugates are not resolved, and autocast casts whatever product it sees."""
+
+    @in_all_dtypes
+    @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
+    @parametrize("context", CONTEXTS, name_fn=lambda name: name.replace(" ", "_"))
+    def test_derivatives_are_those_outside(self, context, order, dtype):
+        """Bit for bit, for sizes that the kernels take and for sizes that products take."""
+        for sizes in (4, 2, 3), (5, 300, 400):
+            values = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+            for function in torch.attn, attn_of_a_batch:
+                if context == "TwoTensor" and order is forward_over_reverse:
+                    continue  # TwoTensor has no tangents
+                if context not in MODES and function is attn_of_a_batch:
+                    continue  # it has the derivatives of PyTorch's own operators
+                expected = in_mode(contextlib.nullcontext)(order, function, values)
+                result = CONTEXTS[context](order, function, values)
+                self.assertEqual(result, expected, rtol=0, atol=0)
+
+    @in_all_dtypes
+    def test_the_backward_operator_under_autocast(self, dtype):
+        for n, d, e in (9, 300, 400), (9, 100, 100):
+            tensors = make(
+                (n, e),
+                (n, n),
+                (n, d),
+                (n, d),
+                (n, e),
+                (n, n),
+                dtype=dtype,
+                requires_grad=False,
+            )
+            expected = aten._attn_backward(*tensors, [True] * 3)
+            with torch.autocast("cpu", torch.bfloat16):
+                result = aten._attn_backward(*tensors, [True] * 3)
+                with FakeTensorMode() as mode:
+                    fake = aten._attn_backward(
+                        *[mode.from_tensor(x) for x in tensors], [True] * 3
+                    )
+            self.assertEqual(result, expected, rtol=0, atol=0)
+            self.assertEqual([x.dtype for x in fake], [dtype] * 3)
+
+    @parametrize("dtype", [torch.complex64, torch.complex128])
+    def test_infinite_gradients(self, dtype):
+        """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
+        values = make_inputs(dtype=dtype, requires_grad=False)
+        infinities = 0
+        for number, which in itertools.product(
+            (complex(torch.inf, 0), complex(0, -torch.inf), complex(torch.inf, 1)),
+            range(2),
+        ):
+            given = make((4, 3), (4, 4), dtype=dtype, requires_grad=False)
+            given[which][1, 2] = number
+            found = []
+            for function in torch.attn, composition:
+                inputs = [x.clone().requires_grad_() for x in values]
+                grads = torch.autograd.grad(tuple(function(*inputs)), inputs, given)
+                found.append([torch.view_as_real(x) for x in grads])
+            self.assertEqual(*found, equal_nan=True)
+            infinities += sum(x.isinf().sum().item() for x in found[1])
+        self.assertGreater(infinities, 0)
 
 
 class TestTransforms(TestCase):
@@ -475,7 +754,7 @@ class TestTransforms(TestCase):
 
     def test_errors_under_vmap_name_the_sizes_inside(self):
         q, k, v = make((7, 2, 3), (5, 3), (2, 4), requires_grad=False)
-        message = r"the same number of rows, but got q \(2, 3\), k \(5, 3\), v \(2, 4\)"
+        message = r"the same number of rows, but got q \[2, 3\], k \[5, 3\], v \[2, 4\]"
         with self.assertRaisesRegex(RuntimeError, message):
             vmap(torch.attn, (0, None, None))(q, k, v)
         with self.assertRaisesRegex(
@@ -521,6 +800,24 @@ class TestTransforms(TestCase):
             transforms(torch.attn), transforms(composition), strict=True
         ):
             self.assertEqual(ours, theirs)
+
+    @parametrize(
+        "function", [torch.attn, torch.linalg.qr], name_fn=lambda f: f.__name__
+    )
+    def test_the_named_tuple_is_the_structure_of_the_outputs(self, function):
+        """What torch.func asks for one entry of per output wants it in the named tuple, as for linalg.qr."""
+        inputs = make_inputs(requires_grad=False)
+        inputs = inputs if function is torch.attn else inputs[:1]
+        outputs, pull = vjp(function, *inputs)
+        gradients = [torch.ones_like(x) for x in outputs]
+        self.assertEqual(len(pull(type(outputs)(gradients))), len(inputs))
+        with self.assertRaisesRegex(RuntimeError, "pytree structure of cotangents"):
+            pull(tuple(gradients))
+        batch = [x.unsqueeze(0) for x in inputs]
+        with self.assertRaisesRegex(ValueError, "out_dims is not compatible"):
+            vmap(function, out_dims=(0, 0))(*batch)
+        result = vmap(function, out_dims=0)(*batch)
+        self.assertIs(type(result), type(outputs))
 
     def test_per_sample_gradients_of_a_module(self):
         class Model(torch.nn.Module):
@@ -601,6 +898,8 @@ class TestTracing(TestCase):
 
         def run(q, k, v):
             output, attn = torch.attn(q, k, v)
+            if not EXPLICIT:
+                return output, attn
             return (
                 output,
                 attn,
@@ -642,10 +941,11 @@ class TestTracing(TestCase):
             q, k, v = torch.empty(n, d), torch.empty(n, d), torch.empty(n, e)
             output, attn = torch.attn(q, k, v)
             self.assertEqual(str([*output.shape, *attn.shape]), f"[{n}, {e}, {n}, {n}]")
-            grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
-            self.assertEqual(
-                str([x.shape for x in grads]), str([q.shape, k.shape, v.shape])
-            )
+            if EXPLICIT:
+                grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
+                self.assertEqual(
+                    str([x.shape for x in grads]), str([q.shape, k.shape, v.shape])
+                )
             # Sizes that may differ are checked when the program runs.
             torch.attn(q, torch.empty(m, d), v)
         later = [
@@ -757,6 +1057,18 @@ class TestTracing(TestCase):
             loss.backward()
         self.assertEqual([x.grad for x in inputs], list(expected), rtol=0, atol=0)
         torch._dynamo.reset()
+
+    @parametrize("mode", ["real", "fake", "symbolic"])
+    def test_make_fx_traces_gradients(self, mode):
+        inputs = make_inputs()
+
+        def function(*inputs):
+            return torch.autograd.grad(
+                sum(x.square().sum() for x in torch.attn(*inputs)), inputs
+            )
+
+        graph = make_fx(function, tracing_mode=mode)(*inputs)
+        self.assertEqual(graph(*inputs), function(*inputs))
 
     @parametrize("mode", ["real", "fake", "symbolic"])
     def test_make_fx(self, mode):
@@ -1058,251 +1370,66 @@ class TestSubclasses(TestCase):
 
 
 def run_dtensor() -> None:
-    """One process of test_dtensor: rows of q on each, k and v on all, against what one process alone computes."""
+    """One process of test_dtensor: every layout of the inputs against what one process alone computes."""
+    # A PyTorch without torch.distributed has no such module.
+    from torch.distributed.tensor import (
+        distribute_tensor,
+        DTensor,
+        init_device_mesh,
+        Partial,
+        Replicate,
+        Shard,
+    )
+
     dist.init_process_group("gloo")
     count = dist.get_world_size()
     mesh = init_device_mesh("cpu", (count,))
-    for n in 12, 13:  # rows that divide among the processes, and rows that do not
+    replicated, rows, columns = (Replicate(),), (Shard(0),), (Shard(1),)
+    for dtype, n in itertools.product(PRECISE, (12, 13)):  # divisible by count, and not
         torch.manual_seed(0)
-        values = make_inputs(n, 3, 2, requires_grad=False)
-        weights = make((n, 2), (n, n), requires_grad=False)
+        values = make_inputs(n, 3, 2, dtype=dtype, requires_grad=False)
+        weights = make((n, 2), (n, n), dtype=dtype, requires_grad=False)
         local = [x.clone().requires_grad_() for x in values]
         expected = torch.attn(*local)
-        expected_grads = torch.autograd.grad(
-            sum((x * w).sum() for x, w in zip(expected, weights, strict=True)), local
-        )
+        expected = (*expected, *torch.autograd.grad(expected, local, weights))
 
-        rows, whole = [Shard(0)], [Replicate()]
-        inputs = [
-            distribute_tensor(x, mesh, placement).requires_grad_()
-            for x, placement in zip(values, (rows, whole, whole), strict=True)
-        ]
-        result = torch.attn(*inputs)
-        for x, reference in zip(result, expected, strict=True):
-            assert x.placements == (Shard(0),), x.placements
-            assert x.to_local().shape[0] < n
-            torch.testing.assert_close(x.full_tensor(), reference)
-        given = [distribute_tensor(w, mesh, rows) for w in weights]
-        grads = torch.autograd.grad(result, inputs, given)
-        placements = [x.placements for x in grads]
-        assert placements == [(Shard(0),), (Partial(),), (Partial(),)], placements
-        for x, reference in zip(grads, expected_grads, strict=True):
-            torch.testing.assert_close(x.full_tensor(), reference)
-
-        # Every other layout of the inputs gives the same, after whatever communication it takes.
-        layouts = ([Replicate()], [Shard(0)], [Shard(1)])
-        for placements in itertools.product(layouts, repeat=3):
-            inputs = [
-                distribute_tensor(x, mesh, p).requires_grad_()
-                for x, p in zip(values, placements, strict=True)
+        def distributed(tensors, placements):
+            return [
+                distribute_tensor(x, mesh, p)
+                for x, p in zip(tensors, placements, strict=True)
             ]
-            result = torch.attn(*inputs)
-            grads = torch.autograd.grad(
-                result, inputs, [distribute_tensor(w, mesh, whole) for w in weights]
-            )
-            for x, reference in zip(
-                (*result, *grads), (*expected, *expected_grads), strict=True
-            ):
+
+        for placements in itertools.product((replicated, rows, columns), repeat=3):
+            inputs = [x.requires_grad_() for x in distributed(values, placements)]
+            with torch.profiler.profile() as profile:
+                result = torch.attn(*inputs)
+                # rows of the gradients with rows of the results, else all of them
+                given = distributed(
+                    weights,
+                    [rows if x.placements == rows else replicated for x in result],
+                )
+                grads = torch.autograd.grad(result, inputs, given)
+            for x, reference in zip((*result, *grads), expected, strict=True):
                 assert isinstance(x, DTensor)
                 torch.testing.assert_close(x.full_tensor(), reference)
+            layouts = [x.placements for x in (*result, *grads)]
+            names = [event.name for event in profile.events()]
+            if not EXPLICIT:
+                continue
+            if placements == (replicated, replicated, replicated):
+                assert layouts == [replicated] * 5, layouts
+                # Autograd's own call, and the kernel's on the local tensors
+                assert names.count("aten::attn") == 2, names
+                assert names.count("aten::_attn_backward") == 2, names
+                assert "aten::mm" not in names, names
+            elif placements == (rows, replicated, replicated):
+                assert layouts == [rows] * 3 + [(Partial(),)] * 2, layouts
+                assert result[1].to_local().shape[0] < n
+                assert not any(name.startswith("c10d::") for name in names), names
     dist.barrier()
     if dist.get_rank() == 0:
         print(f"{count} processes agree with one")
     dist.destroy_process_group()
-
-
-class TestDTensor(TestCase):
-    @parametrize("count", [2, 4])
-    def test_dtensor(self, count):
-        distributes(count)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Parity: what composition can do, the explicit operator can. Runs before and after explicit formulas.
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def with_gradients(
-    function: Callable, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """Outputs and gradients, all detached."""
-    inputs = [x.detach().requires_grad_() for x in inputs]
-    output, attn = function(*inputs)
-    weights = [
-        torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)
-        for x in (output, attn)
-    ]
-    loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
-    grads = torch.autograd.grad(loss.real if loss.is_complex() else loss, inputs)
-    return output.detach(), attn.detach(), *grads
-
-
-def agrees(inputs: Sequence[torch.Tensor], function: Callable | None = None) -> None:
-    """Values and gradients of torch.attn, or of `function` of it, are as good as composition's."""
-    ours = with_gradients(function or torch.attn, inputs)
-    plain = with_gradients(composition, inputs)
-    exact = with_gradients(composition, [x.to(precise(x.dtype)) for x in inputs])
-    for x, theirs, right in zip(ours, plain, exact, strict=True):
-        assert x.dtype == theirs.dtype, (x.dtype, theirs.dtype)
-        assert_as_good(x, theirs, right)
-
-
-def transforms_agree(
-    transform: Callable[[Callable], Callable], *inputs: torch.Tensor
-) -> None:
-    torch.testing.assert_close(
-        transform(torch.attn)(*inputs), transform(composition)(*inputs)
-    )
-
-
-def scalar(function: Callable) -> Callable:
-    def loss(*inputs: torch.Tensor) -> torch.Tensor:
-        output, attn = function(*inputs)
-        return output.square().sum() + attn.square().sum()
-
-    return loss
-
-
-def pair(function: Callable) -> Callable:
-    return lambda *inputs: tuple(function(*inputs))
-
-
-def third_derivative(function: Callable) -> Callable:
-    def second(x: torch.Tensor) -> torch.Tensor:
-        return hessian(lambda y: scalar(function)(y, y, y))(x).sum()
-
-    return grad(second)
-
-
-def without_a_loop(function: Callable, in_dims: tuple[int | None, ...]) -> Callable:
-    """vmap of which a loop over the batch is an error."""
-
-    def run(*inputs):
-        before = torch._C._functorch._is_vmap_fallback_enabled()
-        torch._C._functorch._set_vmap_fallback_enabled(False)
-        try:
-            return vmap(function, in_dims)(*inputs)
-        finally:
-            torch._C._functorch._set_vmap_fallback_enabled(before)
-
-    return run
-
-
-def under_dispatch_mode(inputs: Sequence[torch.Tensor]) -> None:
-    def run(op, *args, **kwargs):
-        return op(*args, **kwargs)
-
-    check = torch.testing.assert_close
-    composite_compliance.check_all_permutations(torch.attn, inputs, {}, check)
-    composite_compliance.check_backward_formula(
-        torch.attn, inputs, {}, None, run, check
-    )
-    composite_compliance.check_forward_ad_formula(torch.attn, inputs, {}, run, check)
-
-
-def compiles(**options) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(torch.attn, fullgraph=True, **options)
-    for n in 4, 7, 9:
-        agrees(make_inputs(n), compiled)
-    torch._dynamo.reset()
-
-
-def in_lower_precision() -> None:
-    inputs = make_inputs(dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        output, attn = torch.attn(*inputs)
-    assert output.dtype == attn.dtype == torch.bfloat16
-    assert [
-        x.dtype for x in torch.autograd.grad(output.sum() + attn.sum(), inputs)
-    ] == [torch.float32] * 3
-
-
-def counts_flops() -> None:
-    with FlopCounterMode(display=False) as counter:
-        with_gradients(torch.attn, make_inputs(8, 3, 5))
-    assert counter.get_total_flops() == 6 * 8 * 8 * (3 + 5)
-
-
-def keeps_strides(mode: str) -> None:
-    real = make_inputs(requires_grad=False)
-    expected = [(x.shape, x.stride(), x.dtype) for x in torch.attn(*real)]
-    convert = FakeTensorMode().from_tensor if mode == "fake" else lambda x: x.to("meta")
-    assert [
-        (x.shape, x.stride(), x.dtype) for x in torch.attn(*map(convert, real))
-    ] == expected
-
-
-def exports() -> None:
-    class Model(torch.nn.Module):
-        def forward(self, q, k, v):
-            return torch.attn(q, k, v)
-
-    n = torch.export.Dim("n")
-    program = torch.export.export(
-        Model(), tuple(make_inputs(requires_grad=False)), dynamic_shapes=({0: n},) * 3
-    )
-    other = make_inputs(7, requires_grad=False)
-    torch.testing.assert_close(
-        tuple(program.module()(*other)), tuple(composition(*other))
-    )
-
-
-def scripts(how: Callable) -> None:
-    def function(q, k, v):
-        output, attn = torch.attn(q, k, v)
-        return output, attn
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        agrees(make_inputs(), how(function))
-
-
-def traces_backward() -> None:
-    inputs = make_inputs()
-
-    def function(*inputs):
-        return torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
-
-    torch.testing.assert_close(
-        make_fx(function, tracing_mode="symbolic")(*inputs)(*inputs), function(*inputs)
-    )
-
-
-def compiles_backward() -> None:
-    inputs = make_inputs()
-    with compiled_autograd._enable(torch.compile(backend="aot_eager", fullgraph=True)):
-        scalar(torch.attn)(*inputs).backward()
-    torch.testing.assert_close(
-        [x.grad for x in inputs],
-        list(torch.autograd.grad(scalar(composition)(*inputs), inputs)),
-    )
-    torch._dynamo.reset()
-
-
-def stays_lazy() -> None:
-    inputs = [torch._lazy_clone(x) for x in make_inputs(requires_grad=False)]
-    torch.attn(*inputs)
-    assert all(map(torch._C._is_cow_tensor, inputs))
-
-
-def with_packed_tensors() -> None:
-    def run(*inputs):
-        with torch.autograd.graph.saved_tensors_hooks(
-            lambda x: x.detach().numpy(), torch.from_numpy
-        ):
-            return torch.attn(*inputs)
-
-    agrees(make_inputs(), run)
-
-
-def in_a_subclass() -> None:
-    inputs = [
-        TwoTensor(x, x.clone()).requires_grad_()
-        for x in make_inputs(requires_grad=False)
-    ]
-    grads = torch.autograd.grad(scalar(torch.attn)(*inputs), inputs)
-    assert all(isinstance(x, TwoTensor) for x in grads)
 
 
 def distributes(count: int) -> None:
@@ -1322,126 +1449,115 @@ def distributes(count: int) -> None:
     assert f"{count} processes agree with one" in result.stdout
 
 
-BATCH = (3, 4, 2), (3, 4, 2), (3, 4, 3)
-EVERY = (0, 1, 2)  # argument numbers
+@unittest.skipIf(not dist.is_available(), "this PyTorch is built without distributed")
+class TestDTensor(TestCase):
+    @parametrize("count", [2, 4])
+    def test_dtensor(self, count):
+        distributes(count)
 
-PARITY: dict[str, dict[str, Callable[[], object]]] = {
+
+# The rows of the table in the PR's description: what works, and the tests that show it. Those run on composition too.
+PARITY = {
     "dtype": {
-        str(d).removeprefix("torch."): lambda d=d: agrees(
-            make_inputs(17, 5, 9, dtype=d)
-        )
-        for d in ALL
+        str(dtype).removeprefix(
+            "torch."
+        ): f"TestGradients.test_every_dtype_{dtype}".replace("torch.", "")
+        for dtype in ALL
     },
     "layout": {
-        "contiguous": lambda: agrees(make_inputs()),
-        "transposed": lambda: agrees([x.mT for x in make((2, 4), (2, 4), (3, 4))]),
-        "expanded": lambda: agrees(
-            [x.expand(4, -1) for x in make((1, 2), (1, 2), (1, 3))]
-        ),
-        "every other column": lambda: agrees(
-            [x[:, ::2] for x in make((4, 4), (4, 4), (4, 6))]
-        ),
-        "conjugate view": lambda: agrees(
-            [x.conj() for x in make_inputs(dtype=torch.complex128)]
-        ),
-        "negative view": lambda: agrees(
-            [x.conj().imag for x in make_inputs(dtype=torch.complex128)]
-        ),
-        "empty": lambda: [agrees(make_inputs(*sizes)) for sizes in SIZES if 0 in sizes],
-        "copy on write": stays_lazy,
+        **{
+            name: f"TestGradients.test_every_layout_{name.replace(' ', '_')}"
+            for name in LAYOUTS
+        },
+        "empty": "TestGradients.test_every_subset_of_inputs_and_gradients",
+        "copy on write": "TestTools.test_lazy_copies_stay_lazy",
     },
     "transform": {
-        "backward of either output": lambda: [
-            transforms_agree(
-                lambda f, i=i: grad(lambda *x: f(*x)[i].square().sum(), EVERY),
-                *make_inputs(),
-            )
-            for i in range(2)
-        ],
-        "double backward": lambda: gradgradcheck(torch.attn, make_inputs(2)),
-        "third derivative": lambda: transforms_agree(third_derivative, *make((4, 2))),
-        "forward mode": lambda: gradcheck(
-            torch.attn, make_inputs(2), check_forward_ad=True
-        ),
-        "forward over reverse": lambda: gradgradcheck(
-            torch.attn, make_inputs(2), check_fwd_over_rev=True
-        ),
-        "batched gradients": lambda: gradcheck(
-            torch.attn,
-            make_inputs(2),
-            check_forward_ad=True,
-            check_batched_grad=True,
-            check_batched_forward_grad=True,
-        ),
-        "vmap": lambda: transforms_agree(
-            lambda f: without_a_loop(pair(f), (0, 0, 0)), *make(*BATCH)
-        ),
-        "vmap, one input batched": lambda: transforms_agree(
-            lambda f: without_a_loop(pair(f), (None, 1, None)),
-            *make((4, 2), (4, 3, 2), (4, 3)),
-        ),
-        "vmap of grad": lambda: transforms_agree(
-            lambda f: without_a_loop(grad(scalar(f), EVERY), (0, 0, 0)),
-            *make(*BATCH, requires_grad=False),
-        ),
-        "jacrev": lambda: transforms_agree(
-            lambda f: jacrev(pair(f), EVERY), *make_inputs(requires_grad=False)
-        ),
-        "jacfwd": lambda: transforms_agree(
-            lambda f: jacfwd(pair(f), EVERY), *make_inputs(requires_grad=False)
-        ),
-        "hessian": lambda: transforms_agree(
-            lambda f: hessian(scalar(f), EVERY), *make_inputs(requires_grad=False)
-        ),
+        "backward of either output": "TestGradients.test_every_subset_of_inputs_and_gradients",
+        "double backward, forward mode, forward over reverse, batched gradients": "TestGradients.test_gradcheck",
+        "every subset of tangents": "TestGradients.test_every_subset_of_tangents",
+        "third derivative": "TestGradients.test_third_derivative",
+        "vmap over every choice of in_dims": "TestTransforms.test_vmap_over_every_choice_of_in_dims",
+        "nested vmap": "TestTransforms.test_nested_vmap",
+        "vmap of grad, jacrev, jacfwd, hessian, jvp, vjp": "TestTransforms.test_transforms_of_gradients",
+        "per-sample gradients": "TestTransforms.test_per_sample_gradients_of_a_module",
     },
     "subsystem": {
-        "autocast": in_lower_precision,
-        "Meta": lambda: keeps_strides("meta"),
-        "FakeTensor": lambda: keeps_strides("fake"),
-        "make_fx": traces_backward,
-        "torch.compile, aot_eager": lambda: compiles(backend="aot_eager"),
-        "torch.compile, Inductor": lambda: compiles(),
-        "torch.compile, dynamic": lambda: compiles(backend="aot_eager", dynamic=True),
-        "torch.export": exports,
-        "compiled autograd": compiles_backward,
-        "torch.jit.script": lambda: scripts(torch.jit.script),
-        "torch.jit.trace": lambda: scripts(lambda f: torch.jit.trace(f, make_inputs())),
-        "FLOP counter": counts_flops,
-        "checkpointing": lambda: agrees(
-            make_inputs(),
-            lambda *inputs: checkpoint(torch.attn, *inputs, use_reentrant=False),
-        ),
-        "saved-tensor hooks": with_packed_tensors,
-        "wrapper subclasses": in_a_subclass,
-        "composite compliance": lambda: under_dispatch_mode(make_inputs()),
-        "DTensor": lambda: distributes(2),
+        "autocast": "TestAutocast.test_forward_and_backward_in_lower_precision",
+        "Meta and FakeTensor": "TestTracing.test_meta_and_fake_tensors",
+        "unbacked sizes": "TestTracing.test_unbacked_sizes",
+        "make_fx": "TestTracing.test_make_fx_traces_gradients",
+        "torch.compile, eager and aot_eager": "TestTracing.test_compiled_gradients_are_the_eager_ones",
+        "torch.compile, Inductor": "TestTracing.test_inductor_with_every_subset_of_inputs_and_outputs",
+        "torch.compile, dynamic": "TestTracing.test_dynamic_sizes_compile_once",
+        "torch.export": "TestTracing.test_export",
+        "compiled autograd": "TestTracing.test_compiled_autograd",
+        "torch.jit.script and torch.jit.trace": "TestTracing.test_script_and_trace",
+        "FLOP counter": "TestTools.test_flop_counter_counts_what_composition_does",
+        "checkpointing": "TestTools.test_checkpointing",
+        "saved-tensor hooks": "TestTools.test_saved_on_cpu",
+        "dispatch modes and wrapper subclasses": "TestContexts.test_derivatives_are_those_outside",
+        "composite compliance": "TestSubclasses.test_composite_compliance",
+        "DTensor": "TestDTensor.test_dtensor_count_2",
     },
 }
 
 
+def tests_of_row(name: str) -> unittest.TestSuite:
+    """The tests whose names begin with this one."""
+    case, _, prefix = name.partition(".")
+    cls = globals()[case]
+    names = unittest.defaultTestLoader.getTestCaseNames(cls)
+    return unittest.TestSuite(cls(x) for x in names if x.startswith(prefix))
+
+
+class TestBuilds(TestCase):
+    def test_without_distributed(self):
+        """A PyTorch that is built without it loses the tests of DTensor and no other."""
+        program = f"""
+import runpy, sys, unittest, torch
+torch.distributed.is_available = lambda: False
+sys.modules["torch.distributed.tensor"] = None
+names = runpy.run_path({os.path.abspath(__file__)!r}, run_name="tests")
+load = unittest.defaultTestLoader.loadTestsFromTestCase
+for name, cls in names.items():
+    if name.startswith("Test") and name != "TestCase":
+        tests = list(load(cls))
+        skipped = getattr(cls, "__unittest_skip__", False)
+        print(name, len(tests) > 0, skipped)
+"""
+        output = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        for line in output.splitlines():
+            name, found, skipped = line.split()
+            self.assertEqual((found, skipped), ("True", str(name == "TestDTensor")))
+        self.assertIn("TestGradients True False", output)
+        self.assertIn("TestDTensor True True", output)
+
+
 class TestParity(TestCase):
-    @parametrize(
-        "kind,name", [(kind, name) for kind, rows in PARITY.items() for name in rows]
-    )
-    def test_parity(self, kind, name):
-        PARITY[kind][name]()
+    def test_every_row_has_tests(self):
+        for rows in PARITY.values():
+            for name, tests in rows.items():
+                self.assertGreater(tests_of_row(tests).countTestCases(), 0, name)
 
 
 def print_parity() -> None:
     """The rows as a Markdown table, with what this torch makes of each."""
     print("| | | works |\n| --- | --- | --- |")
     for kind, rows in PARITY.items():
-        for name, check in rows.items():
-            try:
-                check()
-                print(f"| {kind} | {name} | yes |")
-            except Exception as error:
-                print(
-                    f"| {kind} | {name} | {type(error).__name__}: {str(error).partition(chr(10))[0]} |"
-                )
+        for name, tests in rows.items():
+            result = unittest.TestResult()
+            tests_of_row(tests).run(result)
+            problems = [text for _, text in result.failures + result.errors]
+            reason = problems[0].strip().splitlines()[-1] if problems else "yes"
+            print(f"| {kind} | {name} | {reason} |")
 
 
 instantiate_parametrized_tests(TestGradients)
+instantiate_parametrized_tests(TestErrors)
+instantiate_parametrized_tests(TestContexts)
 instantiate_parametrized_tests(TestTransforms)
 instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)

@@ -7,35 +7,40 @@ from torch._decomp import register_decomposition
 aten = torch.ops.aten
 
 
-def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
-    # A decomposition is also what meta and fake tensors run, so it refuses what the kernels refuse.
-    def size(t: Tensor) -> str:
-        return f"({', '.join(map(str, t.shape))})"
+def _check_attn_operands(op: str, **operands: Tensor | None) -> dict[str, Tensor]:
+    # Meta and fake tensors run a decomposition, so it refuses what the kernels refuse, in
+    # the same words. Returns the operands that are there.
+    given = {name: t for name, t in operands.items() if t is not None}
 
-    def given(values: list) -> str:
-        return "got q {}, k {}, v {}".format(*values)
+    def size(t: Tensor) -> list:
+        return list(t.shape)
 
-    for name, t in (("q", q), ("k", k), ("v", v)):
+    def dtype(t: Tensor) -> str:  # as C++ prints it: Half, not torch.float16
+        return t.type().rpartition(".")[2].removesuffix("Tensor")
+
+    def same(what: str, names, get, show) -> None:
+        pairs = [(name, given[name]) for name in names if name in given]
+        for _, t in pairs[1:]:
+            torch._check(
+                get(t) == get(pairs[0][1]),
+                lambda: (
+                    f"{op}: expected {' and '.join([', '.join(n for n, _ in pairs[:-1]), pairs[-1][0]])} to {what}, "
+                    f"but got {', '.join(f'{n} {show(x)}' for n, x in pairs)}"
+                ),
+            )
+
+    for name, t in given.items():
         torch._check(
             t.dim() == 2,
             lambda: (
-                f"attn: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {size(t)}"
+                f"{op}: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {size(t)}"
             ),
         )
+    same("be on the same device", given, lambda t: t.device, lambda t: t.device)
+    same("have the same dtype", given, lambda t: t.dtype, dtype)
+    first = next(iter(given.values()))
     torch._check(
-        q.device == k.device and q.device == v.device,
-        lambda: (
-            f"attn: expected q, k and v to be on the same device, but {given([t.device for t in (q, k, v)])}"
-        ),
-    )
-    torch._check(
-        q.dtype == k.dtype and q.dtype == v.dtype,
-        lambda: (
-            f"attn: expected q, k and v to have the same dtype, but {given([t.dtype for t in (q, k, v)])}"
-        ),
-    )
-    torch._check(
-        q.dtype
+        first.dtype
         in (
             torch.float16,
             torch.bfloat16,
@@ -44,27 +49,26 @@ def _check_attn_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             torch.complex64,
             torch.complex128,
         ),
-        lambda: f"attn: expected floating point or complex inputs, but got {q.dtype}",
-    )
-    for t in (k, v):
-        torch._check(
-            q.shape[0] == t.shape[0],
-            lambda: (
-                f"attn: expected q, k and v to have the same number of rows, but {given([size(t) for t in (q, k, v)])}"
-            ),
-        )
-    torch._check(
-        q.shape[1] == k.shape[1],
         lambda: (
-            "attn: expected q and k to have the same number of columns, "
-            f"but got q {size(q)}, k {size(k)}"
+            f"{op}: expected floating point or complex inputs, but got {dtype(first)}"
         ),
     )
+    same("have the same number of rows", given, lambda t: t.shape[0], size)
+    for names in ("q", "k"), ("grad_output", "v"):
+        same("have the same number of columns", names, lambda t: t.shape[1], size)
+    for name in "grad_attn", "attn":
+        if name in given:
+            t = given[name]
+            torch._check(
+                t.shape[0] == t.shape[1],
+                lambda: f"{op}: expected {name} to be square, but got size {size(t)}",
+            )
+    return given
 
 
 @register_decomposition(aten.attn)
 def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    _check_attn_inputs(q, k, v)
+    _check_attn_operands("attn", q=q, k=k, v=v)
     attn = torch.tanh(torch.mm(q, k.t()))
     return torch.mm(attn, v), attn
 
@@ -73,25 +77,46 @@ def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     # All tensors but attn may be None: gradients that do not exist, and operands that
     # no wanted gradient needs.
+    scores = output_mask[0] or output_mask[1]
+    grads = [x for x in (grad_attn, grad_output) if x is not None]
+    for name, t, needed in (
+        ("q", q, output_mask[1] and grads),
+        ("k", k, output_mask[0] and grads),
+        ("v", v, scores and grad_output is not None),
+    ):
+        torch._check(
+            t is not None or not needed,
+            lambda: (
+                f"_attn_backward: expected {name}, which output_mask asks for, but got None"
+            ),
+        )
+    _check_attn_operands(
+        "_attn_backward",
+        grad_output=grad_output,
+        grad_attn=grad_attn,
+        q=q,
+        k=k,
+        v=v,
+        attn=attn,
+    )
 
-    # Tensor.conj is composite, and what dispatches below autograd need not take it apart.
+    # A lazy conjugate would not be resolved where this runs below autograd, as it does
+    # for tensor subclasses; and the N x N tensors need none.
     def conj(t: Tensor) -> Tensor:
-        return t.conj() if t.is_complex() else t
+        return aten._conj_physical(t) if t.is_complex() else t
 
     grad_q = grad_k = grad_v = None
-    if (output_mask[0] or output_mask[1]) and not (
-        grad_output is None and grad_attn is None
-    ):
+    if scores and grads:
         grad = grad_attn
         if grad_output is not None:
-            grad = torch.mm(grad_output, conj(v.t()))
+            grad = torch.mm(grad_output, conj(v).t())
             if grad_attn is not None:
-                grad = grad + grad_attn
-        grad_scores = grad * conj((1 - attn) * (1 + attn))
+                grad = grad_attn + grad
+        grad_scores = aten.tanh_backward(grad, attn)
         if output_mask[0]:
             grad_q = torch.mm(grad_scores, conj(k))
         if output_mask[1]:
             grad_k = torch.mm(grad_scores.t(), conj(q))
     if output_mask[2] and grad_output is not None:
-        grad_v = torch.mm(conj(attn.t()), grad_output)
+        grad_v = conj(torch.mm(attn.t(), conj(grad_output)))
     return grad_q, grad_k, grad_v

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/ops/_attn_backward.h> // fragment only
+#include <c10/core/impl/LocalDispatchKeySet.h> // fragment only
 
 namespace torch::autograd::generated::details {
 
@@ -64,6 +65,9 @@ Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
 
 } // namespace
 
+// A derivative is taken in the dtypes of the forward, whether or not autocast
+// is on by then. What autocast would cast are the products, so all four
+// functions exclude it.
 std::tuple<Tensor, Tensor, Tensor> attn_backward(
     const Tensor& grad_output,
     const Tensor& grad_attn,
@@ -75,6 +79,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward(
   if (!grad_output.defined() && !grad_attn.defined()) {
     return {};
   }
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return at::_attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask);
 }
 
@@ -89,6 +94,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
     const Tensor& v,
     const Tensor& attn,
     std::array<bool, 6> output_mask) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor gg_output, grad_q, grad_k, grad_v, grad_through_attn;
   const Tensor scores_t = attn_scores_jvp(q, gg_q, k, gg_k);
 
@@ -99,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
         ? maybe_addmm(grad_attn, grad_output, maybe_mH(v))
         : Tensor();
     if (grad.defined()) {
-      const Tensor bend = grad * scores_t.conj() * attn.conj();
+      const Tensor bend = grad * (scores_t * attn).conj_physical();
       grad_through_attn = is_there(grad_output) && is_there(gg_vH)
           ? at::addmm(bend, grad_output, gg_vH, /*beta=*/-2)
           : bend * -2;
@@ -122,7 +128,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
 
   Tensor gg_attn;
   if (output_mask[0] || output_mask[1] || output_mask[4]) {
-    gg_attn = attn_tanh_backward(scores_t, attn.conj());
+    gg_attn = attn_tanh_backward(scores_t, attn.conj_physical());
   }
   if (output_mask[0]) {
     gg_output = maybe_addmm(maybe_mm(gg_attn, v), attn, gg_v);
@@ -147,8 +153,9 @@ std::tuple<Tensor, Tensor> attn_jvp(
     const Tensor& v_p,
     const Tensor& v_t,
     const Tensor& attn) {
-  Tensor attn_t =
-      attn_tanh_backward(attn_scores_jvp(q_p, q_t, k_p, k_t), attn.conj());
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  Tensor attn_t = attn_tanh_backward(
+      attn_scores_jvp(q_p, q_t, k_p, k_t), attn.conj_physical());
   Tensor output_t = maybe_addmm(maybe_mm(attn_t, v_p), attn, v_t);
   return std::make_tuple(std::move(output_t), std::move(attn_t));
 }
@@ -167,6 +174,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
     const Tensor& attn_p,
     const Tensor& attn_t,
     std::array<bool, 3> output_mask) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor grad_q_t, grad_k_t, grad_v_t;
   if (output_mask[0] || output_mask[1]) {
     // G and X, and their tangents
@@ -179,8 +187,8 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
     const Tensor grad_scores = attn_tanh_backward(grad, attn_p);
     Tensor grad_scores_t = attn_tanh_backward(grad_t, attn_p);
     if (is_there(grad) && is_there(attn_t)) {
-      grad_scores_t =
-          maybe_add(grad_scores_t, -2 * grad * (attn_p * attn_t).conj());
+      grad_scores_t = maybe_add(
+          grad_scores_t, -2 * grad * (attn_p * attn_t).conj_physical());
     }
     if (output_mask[0]) {
       grad_q_t = maybe_addmm(

@@ -1,12 +1,16 @@
-"""attn and its backward on distributed tensors run as the products they are composed of, each sharded by its own rules.
+"""attn and its backward on distributed tensors.
 
-So rows of q on each process and k and v on all of them give rows of output and attn without any communication, and
-gradients of k and v as partial sums. The operator itself cannot run on the rows of one process: it wants as many of q
-as of k.
+Where every tensor is replicated, each process runs the operator itself. Else it runs as the products that it is
+composed of, each sharded by its own rules: rows of q on each process and k and v on all of them give rows of output and
+attn without any communication, and gradients of k and v as partial sums. The operator cannot run on the rows of one
+process, because it wants as many rows of q as of k.
 """
 
 import torch
+import torch.distributed.tensor._api as dtensor
 from torch._decomp import decomposition_table
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+from torch.utils import _pytree as pytree  # fragment only
 
 aten = torch.ops.aten
 
@@ -16,7 +20,25 @@ def attn_handler(
     args: tuple[object, ...],
     kwargs: dict[str, object],
 ) -> object:
-    return decomposition_table[op_call](*args, **kwargs)
+    tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+    if not all(
+        isinstance(x, dtensor.DTensor)
+        and all(placement.is_replicate() for placement in x.placements)
+        and x.device_mesh == tensors[0].device_mesh
+        for x in tensors
+    ):
+        return decomposition_table[op_call](*args, **kwargs)
+
+    def replicated(local: torch.Tensor) -> dtensor.DTensor:
+        meta = TensorMeta(local.shape, local.stride(), local.dtype)
+        first = tensors[0]
+        spec = DTensorSpec(first.device_mesh, first.placements, tensor_meta=meta)
+        return dtensor.DTensor(local, spec, requires_grad=False)
+
+    args, kwargs = pytree.tree_map_only(
+        dtensor.DTensor, lambda x: x._local_tensor, (args, kwargs)
+    )
+    return pytree.tree_map_only(torch.Tensor, replicated, op_call(*args, **kwargs))
 
 
 class OpDispatcher:

@@ -77,19 +77,18 @@ def error_inputs_attn(op_info, device, **kwargs):
 
     for i, name in enumerate(names):
         for shape in ((), (2,), (2, 3, 4)):
-            size = ", ".join(map(str, shape))
             yield error(*map(make_arg, replaced(i, shape)),
-                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size ({size})")
+                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size {list(shape)}")
 
     for i in range(3):
         q, k, v = replaced(i, (5, shapes[i][1]))
         yield error(make_arg(q), make_arg(k), make_arg(v),
-                    f"q, k and v to have the same number of rows, but got q {q}, k {k}, v {v}")
+                    f"q, k and v to have the same number of rows, but got q {list(q)}, k {list(k)}, v {list(v)}")
 
     for i in range(2):
         q, k, v = replaced(i, (2, 5))
         yield error(make_arg(q), make_arg(k), make_arg(v),
-                    f"q and k to have the same number of columns, but got q {q}, k {k}")
+                    f"q and k to have the same number of columns, but got q {list(q)}, k {list(k)}")
 
     for i in range(3):
         dtypes = ["Half" if i == j else "Float" for j in range(3)]

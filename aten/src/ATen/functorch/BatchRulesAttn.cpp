@@ -4,7 +4,6 @@
 #include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/native/attn.h>
 
-#include <ATen/ops/_attn_backward_native.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/tanh.h>
 
@@ -14,6 +13,16 @@ namespace {
 
 using Bdim = std::optional<int64_t>;
 
+// For the checks, which compare the sizes that the function under vmap sees.
+Tensor batched(const std::optional<Tensor>& t, Bdim bdim) {
+  const int64_t level = maybeCurrentDynamicLayer()->layerId();
+  return t && t->defined() ? makeBatched(*t, bdim, level) : Tensor();
+}
+
+Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
+  return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
+}
+
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
     const Tensor& q,
     Bdim q_bdim,
@@ -21,12 +30,8 @@ std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
     Bdim k_bdim,
     const Tensor& v,
     Bdim v_bdim) {
-  // Errors speak of the sizes that the function under vmap sees.
-  const int64_t level = maybeCurrentDynamicLayer()->layerId();
   native::check_attn_inputs(
-      makeBatched(q, q_bdim, level),
-      makeBatched(k, k_bdim, level),
-      makeBatched(v, v_bdim, level));
+      batched(q, q_bdim), batched(k, k_bdim), batched(v, v_bdim));
 
   const Tensor q_ = moveBatchDimToFront(q, q_bdim);
   const Tensor k_ = moveBatchDimToFront(k, k_bdim);
@@ -36,10 +41,6 @@ std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
   const Bdim attn_bdim = q_bdim || k_bdim ? Bdim(0) : std::nullopt;
   return std::make_tuple(
       std::move(output), Bdim(0), std::move(attn), attn_bdim);
-}
-
-std::optional<Tensor> front(const std::optional<Tensor>& t, Bdim bdim) {
-  return t && t->defined() ? moveBatchDimToFront(*t, bdim) : t;
 }
 
 Bdim bdim_of(const Tensor& grad) {
@@ -60,7 +61,15 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
     const Tensor& attn,
     Bdim attn_bdim,
     std::array<bool, 3> output_mask) {
-  auto [grad_q, grad_k, grad_v] = native::_attn_backward(
+  native::check_attn_backward_inputs(
+      batched(grad_output, grad_output_bdim),
+      batched(grad_attn, grad_attn_bdim),
+      batched(q, q_bdim),
+      batched(k, k_bdim),
+      batched(v, v_bdim),
+      batched(attn, attn_bdim),
+      output_mask);
+  auto [grad_q, grad_k, grad_v] = native::attn_backward_composed(
       front(grad_output, grad_output_bdim),
       front(grad_attn, grad_attn_bdim),
       front(q, q_bdim),

@@ -3,8 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/attn.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 #include <c10/util/irange.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
@@ -16,6 +19,8 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/tanh.h>
+#include <ATen/ops/tanh_backward.h>
+#include <ATen/ops/zeros.h>
 #endif
 
 #ifdef __linux__
@@ -33,32 +38,121 @@ DEFINE_DISPATCH(attn_backward_stub);
 
 namespace {
 
-// (2, 3); sizes may be symbolic.
-std::string shape(const Tensor& t) {
-  std::ostringstream text;
-  text << '(';
-  for (const auto d : c10::irange(t.dim())) {
-    text << (d ? ", " : "") << t.sym_size(d);
+struct Operand {
+  const char* name;
+  const Tensor* tensor;
+};
+
+using Operands = SmallVector<Operand, 6>;
+
+Operands defined(std::initializer_list<Operand> operands) {
+  Operands result;
+  for (const auto& [name, tensor] : operands) {
+    if (tensor->defined()) {
+      result.push_back({name, tensor});
+    }
   }
-  text << ')';
+  return result;
+}
+
+// "q, k and v"
+std::string names(const Operands& operands) {
+  std::ostringstream text;
+  for (const auto i : c10::irange(operands.size())) {
+    text << (i == 0                        ? ""
+                 : i + 1 < operands.size() ? ", "
+                                           : " and ")
+         << operands[i].name;
+  }
   return text.str();
 }
 
-void check_matrix(const Tensor& t, const char* name) {
-  TORCH_CHECK(
-      t.dim() == 2,
-      "attn: expected ",
-      name,
-      " to be 2-D, but got a ",
-      t.dim(),
-      "-D tensor of size ",
-      shape(t));
+// "q Half, k Float, v Float"
+template <typename Property>
+std::string values(const Operands& operands, const Property& property) {
+  std::ostringstream text;
+  for (const auto i : c10::irange(operands.size())) {
+    text << (i == 0 ? "" : ", ") << operands[i].name << ' '
+         << property(*operands[i].tensor);
+  }
+  return text.str();
+}
+
+SymIntArrayRef sizes(const Tensor& t) {
+  return t.sym_sizes();
+}
+
+template <typename Property>
+void check_same(
+    const char* op,
+    const char* what,
+    const Operands& operands,
+    const Property& property) {
+  for (const auto& operand : operands) {
+    TORCH_CHECK(
+        property(*operand.tensor) == property(*operands[0].tensor),
+        op,
+        ": expected ",
+        names(operands),
+        " to ",
+        what,
+        ", but got ",
+        values(operands, property));
+  }
+}
+
+// One pair at a time, so that symbolic sizes learn plain equalities.
+void check_same_number(
+    const char* op,
+    const char* what,
+    const Operands& operands,
+    int64_t dim) {
+  for (const auto i : c10::irange<size_t>(1, operands.size())) {
+    TORCH_SYM_CHECK(
+        operands[0].tensor->sym_size(dim).sym_eq(
+            operands[i].tensor->sym_size(dim)),
+        op,
+        ": expected ",
+        names(operands),
+        " to have the same number of ",
+        what,
+        ", but got ",
+        values(operands, sizes));
+  }
 }
 
 // The dtypes for which torch.attn is defined.
 bool is_supported(ScalarType dtype) {
   return dtype == kHalf || dtype == kBFloat16 || dtype == kFloat ||
       dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
+}
+
+// What holds for all tensors of attn and of its backward.
+void check_operands(const char* op, const Operands& operands) {
+  for (const auto& [name, tensor] : operands) {
+    TORCH_CHECK(
+        tensor->dim() == 2,
+        op,
+        ": expected ",
+        name,
+        " to be 2-D, but got a ",
+        tensor->dim(),
+        "-D tensor of size ",
+        sizes(*tensor));
+  }
+  check_same(op, "be on the same device", operands, [](const Tensor& t) {
+    return t.device();
+  });
+  check_same(op, "have the same dtype", operands, [](const Tensor& t) {
+    return t.scalar_type();
+  });
+  const auto dtype = operands[0].tensor->scalar_type();
+  TORCH_CHECK(
+      is_supported(dtype),
+      op,
+      ": expected floating point or complex inputs, but got ",
+      dtype);
+  check_same_number(op, "rows", operands, 0);
 }
 
 // Whether the kernels shall do it. Where attn is small beside these columns of
@@ -92,93 +186,31 @@ Tensor contiguous(const Tensor& t) {
   return t.defined() ? t.contiguous() : t;
 }
 
-// What attn_backward_stub does, composed for a few rows of attn at a time, so
-// that no temporary is as large as attn.
-void attn_backward_by_rows(
-    const Tensor& grad_q,
-    const Tensor& grad_k,
-    const Tensor& grad_v,
+// X of the backward, for all rows of attn or for some of them. tanh_backward
+// conjugates the derivative itself: below the Python key, where dispatch modes
+// and tensor subclasses call this, a lazy conjugate is not resolved before `*`.
+// And grad_attn stands first: `add` multiplies what stands second by 1, which
+// makes NaN of a complex infinity.
+Tensor scores_gradient(
     const Tensor& grad_output,
     const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
     const Tensor& v,
     const Tensor& attn) {
-  const int64_t n = attn.size(0);
-  const int64_t block = std::max<int64_t>(32, n / 128);
-  for (int64_t i = 0; i < n; i += block) {
-    const auto rows = [&](const Tensor& t) {
-      return t.defined() ? t.narrow(0, i, std::min(block, n - i)) : t;
-    };
-    const Tensor a = rows(attn), grad = rows(grad_output);
-    const Scalar beta = i > 0 ? 1 : 0;
-    if (grad_q.defined() || grad_k.defined()) {
-      Tensor x = rows(grad_attn);
-      if (grad.defined()) {
-        x = at::mm(grad, v.mH());
-        if (grad_attn.defined()) {
-          x.add_(rows(grad_attn));
-        }
-      }
-      x = x * ((1 - a).mul_(1 + a)).conj();
-      if (grad_q.defined()) {
-        Tensor to = rows(grad_q);
-        at::mm_out(to, x, k.conj());
-      }
-      if (grad_k.defined()) {
-        grad_k.addmm_(x.t(), rows(q).conj(), beta);
-      }
-    }
-    if (grad_v.defined()) {
-      grad_v.addmm_(a.mH(), grad, beta);
+  Tensor grad = grad_attn;
+  if (grad_output.defined()) {
+    grad = at::matmul(grad_output, v.mH());
+    if (grad_attn.defined()) {
+      grad = grad_attn + grad;
     }
   }
+  return at::tanh_backward(grad, attn);
 }
 
 } // namespace
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
-  check_matrix(q, "q");
-  check_matrix(k, "k");
-  check_matrix(v, "v");
-  TORCH_CHECK(
-      q.device() == k.device() && q.device() == v.device(),
-      "attn: expected q, k and v to be on the same device, but got q ",
-      q.device(),
-      ", k ",
-      k.device(),
-      ", v ",
-      v.device());
-  const auto dtype = q.scalar_type();
-  TORCH_CHECK(
-      dtype == k.scalar_type() && dtype == v.scalar_type(),
-      "attn: expected q, k and v to have the same dtype, but got q ",
-      dtype,
-      ", k ",
-      k.scalar_type(),
-      ", v ",
-      v.scalar_type());
-  TORCH_CHECK(
-      is_supported(dtype),
-      "attn: expected floating point or complex inputs, but got ",
-      dtype);
-  // Two checks, so that symbolic sizes learn two plain equalities.
-  for (const Tensor& t : {k, v}) {
-    TORCH_SYM_CHECK(
-        q.sym_size(0).sym_eq(t.sym_size(0)),
-        "attn: expected q, k and v to have the same number of rows, but got q ",
-        shape(q),
-        ", k ",
-        shape(k),
-        ", v ",
-        shape(v));
-  }
-  TORCH_SYM_CHECK(
-      q.sym_size(1).sym_eq(k.sym_size(1)),
-      "attn: expected q and k to have the same number of columns, but got q ",
-      shape(q),
-      ", k ",
-      shape(k));
+  check_operands("attn", {{"q", &q}, {"k", &k}, {"v", &v}});
+  check_same_number("attn", "columns", {{"q", &q}, {"k", &k}}, 1);
 }
 
 void check_attn_backward_inputs(
@@ -189,68 +221,92 @@ void check_attn_backward_inputs(
     const Tensor& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask) {
-  TORCH_CHECK(
-      attn.dim() == 2 && attn.size(0) == attn.size(1),
-      "_attn_backward: expected attn to be square, but got size ",
-      attn.sizes());
+  constexpr const char* op = "_attn_backward";
+  const bool scores = output_mask[0] || output_mask[1];
   const bool any = grad_output.defined() || grad_attn.defined();
-  const bool from_output =
-      (output_mask[0] || output_mask[1]) && grad_output.defined();
-  const auto columns = [](const Tensor& t, const Tensor& other) {
-    const Tensor& first = t.defined() ? t : other;
-    return first.defined() && first.dim() == 2 ? first.size(1) : 0;
-  };
-  const int64_t n = attn.size(0), d = columns(q, k),
-                e = columns(v, grad_output);
-  const auto check =
-      [&](const Tensor& t, const char* name, int64_t size, bool needed) {
+  const auto check_needed =
+      [&](const char* name, const Tensor& t, bool needed) {
         TORCH_CHECK(
             t.defined() || !needed,
-            "_attn_backward: expected ",
+            op,
+            ": expected ",
             name,
             ", which output_mask asks for, but got None");
-        if (!t.defined()) {
-          return;
-        }
-        TORCH_CHECK(
-            t.dim() == 2,
-            "_attn_backward: expected ",
-            name,
-            " to be 2-D, but got size ",
-            t.sizes());
-        TORCH_CHECK(
-            t.size(0) == n && t.size(1) == size,
-            "_attn_backward: expected ",
-            name,
-            " to have size ",
-            IntArrayRef({n, size}),
-            ", but got ",
-            t.sizes());
-        TORCH_CHECK(
-            t.scalar_type() == attn.scalar_type() &&
-                t.device() == attn.device(),
-            "_attn_backward: expected ",
-            name,
-            " to have the dtype and device of attn, which are ",
-            attn.scalar_type(),
-            " and ",
-            attn.device(),
-            ", but got ",
-            t.scalar_type(),
-            " and ",
-            t.device());
       };
-  check(q, "q", d, output_mask[1] && any);
-  check(k, "k", d, output_mask[0] && any);
-  check(v, "v", e, from_output);
-  check(grad_output, "grad_output", e, false);
-  check(grad_attn, "grad_attn", n, false);
+  check_needed("q", q, output_mask[1] && any);
+  check_needed("k", k, output_mask[0] && any);
+  check_needed("v", v, scores && grad_output.defined());
+  check_operands(
+      op,
+      defined(
+          {{"grad_output", &grad_output},
+           {"grad_attn", &grad_attn},
+           {"q", &q},
+           {"k", &k},
+           {"v", &v},
+           {"attn", &attn}}));
+  check_same_number(op, "columns", defined({{"q", &q}, {"k", &k}}), 1);
+  check_same_number(
+      op, "columns", defined({{"grad_output", &grad_output}, {"v", &v}}), 1);
+  for (const auto& [name, tensor] :
+       defined({{"grad_attn", &grad_attn}, {"attn", &attn}})) {
+    TORCH_SYM_CHECK(
+        tensor->sym_size(0).sym_eq(tensor->sym_size(1)),
+        op,
+        ": expected ",
+        name,
+        " to be square, but got size ",
+        sizes(*tensor));
+  }
 }
 
-// Every backend without kernels of its own, symbolic sizes included.
+void attn_backward_by_rows(
+    const Tensor& grad_q,
+    const Tensor& grad_k,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    int64_t block) {
+  const int64_t n = attn.size(0);
+  const auto dtype = at::toOpMathType(attn.scalar_type());
+  const bool in_place = dtype == attn.scalar_type();
+  Tensor sum = grad_k;
+  if (grad_k.defined() && !in_place) {
+    sum = at::zeros(grad_k.sizes(), grad_k.options().dtype(dtype));
+  }
+  for (int64_t i = 0; i < n; i += block) {
+    const auto rows = [&](const Tensor& t) {
+      return t.defined() ? t.narrow(0, i, std::min(block, n - i)) : t;
+    };
+    const Tensor x =
+        scores_gradient(rows(grad_output), rows(grad_attn), v, rows(attn));
+    if (grad_q.defined()) {
+      Tensor to = rows(grad_q);
+      at::mm_out(to, x, k.conj());
+    }
+    if (!grad_k.defined()) {
+      continue;
+    }
+    const Tensor q_conj = rows(q).conj();
+    if (in_place) {
+      sum.addmm_(x.t(), q_conj, /*beta=*/i > 0 ? 1 : 0);
+    } else {
+      sum.add_(at::mm(x.t(), q_conj));
+    }
+  }
+  if (grad_k.defined() && !in_place) {
+    grad_k.copy_(sum);
+  }
+}
+
+// For every backend without kernels of its own, and for symbolic sizes.
 std::tuple<Tensor, Tensor>
 attn(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = at::tanh(at::matmul(q, k.t()));
   Tensor output = at::matmul(attn, v);
   return std::make_tuple(std::move(output), std::move(attn));
@@ -259,6 +315,7 @@ attn(const Tensor& q, const Tensor& k, const Tensor& v) {
 std::tuple<Tensor, Tensor>
 attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_attn_inputs(q, k, v);
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t n = q.size(0);
   if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1))) {
     Tensor attn = at::mm(q, k.t()).tanh_();
@@ -281,6 +338,33 @@ attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
 //   grad_v = attn^H @ grad_output
 // An undefined gradient has no term; what has no term or is not asked for in
 // output_mask is undefined.
+std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    const std::array<bool, 3>& output_mask) {
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  Tensor grad_q, grad_k, grad_v;
+  if ((output_mask[0] || output_mask[1]) &&
+      (grad_output.defined() || grad_attn.defined())) {
+    const Tensor x = scores_gradient(grad_output, grad_attn, v, attn);
+    if (output_mask[0]) {
+      grad_q = at::matmul(x, k.conj());
+    }
+    if (output_mask[1]) {
+      grad_k = at::matmul(x.mT(), q.conj());
+    }
+  }
+  if (output_mask[2] && grad_output.defined()) {
+    grad_v = at::matmul(attn.mH(), grad_output);
+  }
+  return std::make_tuple(
+      std::move(grad_q), std::move(grad_k), std::move(grad_v));
+}
+
 std::tuple<Tensor, Tensor, Tensor> _attn_backward(
     const std::optional<Tensor>& grad_output_,
     const std::optional<Tensor>& grad_attn_,
@@ -291,29 +375,10 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward(
     std::array<bool, 3> output_mask) {
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const Tensor q = value(q_), k = value(k_), v = value(v_);
-  Tensor grad_q, grad_k, grad_v;
-  if ((output_mask[0] || output_mask[1]) &&
-      (grad_output.defined() || grad_attn.defined())) {
-    Tensor grad_scores = grad_attn;
-    if (grad_output.defined()) {
-      grad_scores = at::matmul(grad_output, v.mH());
-      if (grad_attn.defined()) {
-        grad_scores = grad_scores + grad_attn;
-      }
-    }
-    grad_scores = grad_scores * ((1 - attn) * (1 + attn)).conj();
-    if (output_mask[0]) {
-      grad_q = at::matmul(grad_scores, k.conj());
-    }
-    if (output_mask[1]) {
-      grad_k = at::matmul(grad_scores.mT(), q.conj());
-    }
-  }
-  if (output_mask[2] && grad_output.defined()) {
-    grad_v = at::matmul(attn.mH(), grad_output);
-  }
-  return std::make_tuple(
-      std::move(grad_q), std::move(grad_k), std::move(grad_v));
+  check_attn_backward_inputs(
+      grad_output, grad_attn, q, k, v, attn, output_mask);
+  return attn_backward_composed(
+      grad_output, grad_attn, q, k, v, attn, output_mask);
 }
 
 std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
@@ -328,6 +393,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   const Tensor q = value(q_), k = value(k_), v = value(v_);
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
+  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const bool any = grad_output.defined() || grad_attn.defined();
   int64_t columns = 0;
   for (const Tensor& t : {q.defined() ? q : k, grad_output}) {
@@ -335,8 +401,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   }
   if (!attn.is_complex() &&
       !is_fused(attn.scalar_type(), attn.size(0), columns)) {
-    return _attn_backward(
-        grad_output_, grad_attn_, q_, k_, v_, attn, output_mask);
+    return attn_backward_composed(
+        grad_output, grad_attn, q, k, v, attn, output_mask);
   }
   Tensor grad_q, grad_k, grad_v;
   if (output_mask[0] && any) {
@@ -352,8 +418,14 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
       !(grad_q.defined() || grad_k.defined() || grad_v.defined())) {
     // Nothing to fill.
   } else if (attn.is_complex()) {
-    attn_backward_by_rows(
-        grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
+    if (grad_q.defined() || grad_k.defined()) {
+      const int64_t block = std::max<int64_t>(32, attn.size(0) / 128);
+      attn_backward_by_rows(
+          grad_q, grad_k, grad_output, grad_attn, q, k, v, attn, block);
+    }
+    if (grad_v.defined()) {
+      at::mm_out(grad_v, attn.mH(), grad_output);
+    }
   } else {
     attn_backward_stub(
         kCPU,

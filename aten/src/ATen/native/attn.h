@@ -5,6 +5,7 @@
 #include <ATen/native/DispatchStub.h>
 
 #include <array>
+#include <tuple>
 
 namespace at {
 class Tensor;
@@ -12,14 +13,15 @@ class Tensor;
 
 namespace at::native {
 
-// Raises a clear error unless q is (N, D), k (N, D), v (N, E), all on one
+// Raises an error unless q is (N, D), k (N, D), v (N, E), all on one
 // device and of one dtype: float16, bfloat16, float32, float64, complex64 or
 // complex128.
 TORCH_API void
 check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v);
 
-// Raises a clear error unless attn is (N, N), whatever else is defined fits it
-// in size, dtype and device, and what output_mask needs is defined.
+// Raises an error unless grad_output is (N, E), grad_attn and attn are (N, N),
+// and they and q, k, v are of one device and of one dtype. All but attn may be
+// undefined where no gradient that output_mask asks for needs them.
 TORCH_API void check_attn_backward_inputs(
     const Tensor& grad_output,
     const Tensor& grad_attn,
@@ -28,6 +30,31 @@ TORCH_API void check_attn_backward_inputs(
     const Tensor& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask);
+
+// The backward composed of other operators, without checks. All tensors may
+// have a batch dimension in front.
+TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    const std::array<bool, 3>& output_mask);
+
+// Fills grad_q and grad_k, where they are defined, from this many rows of attn
+// at a time, so that no temporary is as large as attn. A sum over the blocks of
+// rows is in float32 where the dtype is a half one.
+TORCH_API void attn_backward_by_rows(
+    const Tensor& grad_q,
+    const Tensor& grad_k,
+    const Tensor& grad_output,
+    const Tensor& grad_attn,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    int64_t block);
 
 // Fills output (N, E) and attn (N, N). All are contiguous.
 using attn_fn = void (*)(

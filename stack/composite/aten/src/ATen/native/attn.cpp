@@ -3,8 +3,6 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
-#include <c10/util/irange.h>
-
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
 #include <ATen/NativeFunctions.h>
@@ -14,23 +12,11 @@
 #include <ATen/ops/tanh.h>
 #endif
 
-#include <sstream>
 #include <tuple>
 
 namespace at::native {
 
 namespace {
-
-// (2, 3); sizes may be symbolic.
-std::string shape(const Tensor& t) {
-  std::ostringstream text;
-  text << '(';
-  for (const auto d : c10::irange(t.dim())) {
-    text << (d ? ", " : "") << t.sym_size(d);
-  }
-  text << ')';
-  return text.str();
-}
 
 void check_matrix(const Tensor& t, const char* name) {
   TORCH_CHECK(
@@ -40,7 +26,7 @@ void check_matrix(const Tensor& t, const char* name) {
       " to be 2-D, but got a ",
       t.dim(),
       "-D tensor of size ",
-      shape(t));
+      t.sym_sizes());
 }
 
 // The dtypes for which torch.attn is defined.
@@ -79,18 +65,18 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
     TORCH_SYM_CHECK(
         q.sym_size(0).sym_eq(t.sym_size(0)),
         "attn: expected q, k and v to have the same number of rows, but got q ",
-        shape(q),
+        q.sym_sizes(),
         ", k ",
-        shape(k),
+        k.sym_sizes(),
         ", v ",
-        shape(v));
+        v.sym_sizes());
   }
   TORCH_SYM_CHECK(
       q.sym_size(1).sym_eq(k.sym_size(1)),
       "attn: expected q and k to have the same number of columns, but got q ",
-      shape(q),
+      q.sym_sizes(),
       ", k ",
-      shape(k));
+      k.sym_sizes());
 }
 
 } // namespace
