@@ -16,6 +16,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
+from suites.advice import with_advice
 from suites.known import expected_failures
 
 __all__ = [
@@ -88,7 +89,8 @@ class opinfo(ops):
         self.op_list = [op for op in self.every_op if selected(op)]
         if not self.op_list:
             return
-        for wrapper, name, kwargs, decorators in super()._parametrize_test(test, generic_cls, device_cls):
+        advised = with_advice(test, generic_cls.__name__)
+        for wrapper, name, kwargs, decorators in super()._parametrize_test(advised, generic_cls, device_cls):
             failures = expected_failures(kwargs["op"], generic_cls.__name__, test.__name__, device, kwargs.get("dtype"))
             yield wrapper, name, kwargs, _also(decorators, failures) if failures else decorators
 

@@ -1,4 +1,4 @@
-"""`fork check`: proves that the stack is sound, file by file and prefix by prefix."""
+"""`fork check`: proves that the stack is sound, file by file and prefix by prefix, and names what is left to write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fork.commands.options import stack
 from fork.engine import base as bases
 from fork.errors import ForkError
 from fork.series import PullRequest, Series
-from fork.verify import soundness
+from fork.verify import map, soundness
 from fork.verify.prefix import Result, build_and_test
 
 
@@ -27,11 +27,15 @@ def run(
     series = stack(args)
     problems = soundness.problems(series, bases.installed())
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
+    if not problems:
+        print("\n".join(map.report(series, series.prs[-1])), flush=True)
     if not args.static and not problems:
         for pr in [series.find(args.pr)] if args.pr else series.prs:
             result = prefix(series, pr, (args.build or series.root / "build").absolute())
             print(f"{pr.name:16} {result.summary()}", flush=True)
             problems += [f"{pr.name}: {run.command} failed" for run in result.runs if not run.passed]
+    # Last, and without keeping anything from being tested: a stack that is being written has such lines.
+    problems += [f"{left} (left to write)" for left in soundness.unfinished(series)]
     if problems:
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         raise ForkError("\n  ".join([f"the stack has {faults}:", *problems]))

@@ -17,7 +17,12 @@ def faults(root: Path) -> str:
     base = UPSTREAM | {
         "docs/source/ops.md": UPSTREAM["docs/source/ops.rst"].replace("Operators\n~~~~~~~~~", "# Operators")
     }
-    found = [*soundness.files(series), *soundness.descriptions(series), *soundness.weaves(series, base.get)]
+    found = [
+        *soundness.files(series),
+        *soundness.descriptions(series),
+        *soundness.weaves(series, base.get),
+        *soundness.unfinished(series),
+    ]
     return "\n".join(found) + "\n"
 
 
@@ -57,7 +62,7 @@ torch/overrides.py: line 1 of the fragment does not parse here: '[' was never cl
 def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
     root = stack(tmp_path)
     (root / "stack/plain/PR.md").unlink()
-    write(root, {"stack/fast/PR.md": "Another title\n\n## Why\n\nTODO\n\n---\n\nThe rest.\n"})
+    write(root, {"stack/fast/PR.md": "Another title\n\n## Why\n\nTODO: who needs it\n\n---\n\nThe rest.\n"})
     assert_expected_inline(
         faults(root),
         """\
@@ -65,9 +70,9 @@ stack/plain/PR.md: missing
 stack/fast/PR.md: it does not begin with 'Make twice fast' and an empty line
 stack/fast/PR.md: it has no section 'how to review'
 stack/fast/PR.md: it has no section 'test plan'
-stack/fast/PR.md:5: it is not finished
 stack/fast/PR.md:7: git would cut the message at '---'
 stack/fast/PR.md: it does not say 'Stack (oldest at bottom):' and then * **fast** (this PR), * plain
+stack/fast/PR.md:5: who needs it
 """,
     )
 

@@ -18,6 +18,7 @@ from fork.engine.pipeline import Fork, build, environment, python_folder
 from fork.lock import alone
 from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
 
+PROJECT = Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -86,7 +87,7 @@ def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
         variables = environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
         for name in series.operators(pr) if series.operator_tests else []:
             command = f"{series.operator_tests} -k {name}"
-            commands.append((command, [*pytest, *command.split()], series.root))
+            commands.append((command, [*pytest, *command.split()], tests_folder(series)))
     runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
     result = Result(pr.name, base.version, runs)
     record = json.dumps(asdict(result) | {"state": _content(series, pr)}, indent=1)
@@ -95,6 +96,11 @@ def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
     written.write_text(record)
     written.replace(written.with_suffix(".json"))
     return result
+
+
+def tests_folder(series: Series) -> Path:
+    """Where `operator_tests` is: in the stack's own folder, else in this project, whose suites serve any operator."""
+    return next((f for f in (series.root, PROJECT) if (f / str(series.operator_tests)).is_file()), series.root)
 
 
 def _content(series: Series, pr: PullRequest) -> str:

@@ -16,6 +16,7 @@ from fork.weave import weave_state
 SECTIONS = ("why", "how to review", "test plan")
 STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
+UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 RUN = 6
 """This many telling lines in a row that also stand in a row in a file of PyTorch are a copy."""
 
@@ -91,11 +92,19 @@ def descriptions(series: Series) -> Iterator[str]:
         for number, line in enumerate(lines, 1):
             if line == "---" or line.startswith(("diff -", "Index: ")):
                 yield f"{name}:{number}: git would cut the message at {line!r}"
-            if re.search(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@", line):
-                yield f"{name}:{number}: it is not finished"
         place = [f"* **{o.name}** (this PR)" if o is pr else f"* {o.name}" for o in reversed(series.prs)]
         if STACK not in lines or lines[lines.index(STACK) + 1 :][: len(place) + 1] != [*place, ""]:
             yield f"{name}: it does not say '{STACK}' and then {', '.join(place)}"
+
+
+def unfinished(series: Series) -> Iterator[str]:
+    """Every line of a file or a description that says itself that something is left to write."""
+    files = {f for pr in series.prs for f in (*series.state(pr).values(), series.description_file(pr)) if f.is_file()}
+    for file in sorted(files):
+        for number, line in enumerate(file.read_text().splitlines(), 1):
+            if found := UNFINISHED.search(line):
+                what = line[found.start() :].strip(" #/*").removeprefix("TODO:").strip()
+                yield f"{file.relative_to(series.root)}:{number}: {what}"
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import unittest
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_device_type import CPUTestBase
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
+from suites.advice import with_advice
 from suites.aot import TestEagerFusionOpInfo
 from suites.common import TestCommon
 from suites.compliance import TestCompositeCompliance
@@ -467,3 +469,15 @@ def test_a_checkout_runs_its_own_files(tmp_path: Path, capfd: pytest.CaptureFixt
     printed = capfd.readouterr().out
     assert "['-k', 'attn']" in printed
     assert "1 of 2 files passed" in printed and "failed: functorch/test_vmap.py" in printed
+
+
+def test_a_failure_names_the_row_of_the_guides_map() -> None:
+    def fails(self: Any) -> None:
+        raise RuntimeError("no batch rule")
+
+    for suite, row in (("TestDTensorOps", "distributed tensors"), ("TestInductorOpInfo", "Inductor")):
+        with pytest.raises(RuntimeError) as caught:
+            with_advice(fails, suite)(None)
+        if sys.version_info >= (3, 11):
+            assert f"the row '{row}' of the map in guide/adding_an_operator.md" in caught.value.__notes__[0]
+    assert with_advice(fails, "TestTags") is fails

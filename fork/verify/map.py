@@ -1,0 +1,146 @@
+"""The map of what an operator touches (guide/map.yaml): which rows a stack has, and the guide's table of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from fork.errors import ForkError
+from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
+
+PROJECT = Path(__file__).resolve().parents[2]
+MAP = PROJECT / "guide/map.yaml"
+GUIDE = PROJECT / "guide/adding_an_operator.md"
+KINDS = ("every", "named", "explicit", "backward", "choice")
+LINK = re.compile(r'\[(?P<text>[^\]]+)\]\((?P<path>[^)#\s]+) "(?P<quote>[^"]+)"\)')
+HEAD = "| what | where | without it |\n| --- | --- | --- |\n"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: for which operators it is (`of`), how it is found, where ours does it, what breaks without it."""
+
+    row: str
+    of: str
+    find: Mapping[str, str]
+    ours: str
+    without: str
+    note: str = ""
+
+    def line(self) -> str:
+        """The row in the guide's table, with the lines that its links lead to."""
+        why = f"{self.without}. {self.note[:1].upper()}{self.note[1:]}" if self.note else self.without
+        return f"| {self.row} | {_linked(self.ours)} | {_linked(why)} |\n"
+
+    def example(self) -> str:
+        """The first place where ours does it, as path:line."""
+        found = LINK.search(self.ours)
+        assert found is not None
+        path, line = _target(found)
+        return f"{path.relative_to(PROJECT)}:{line}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row for one operator: where the stack has it, or None."""
+
+    row: Row
+    found: str | None
+
+    @property
+    def mark(self) -> str:
+        return "has" if self.found else "choose" if self.row.of == "choice" else "lacks"
+
+
+def rows() -> list[Row]:
+    loaded = [Row(**entry) for entry in yaml.safe_load(MAP.read_text())]
+    for row in loaded:
+        if row.of not in KINDS:
+            raise ForkError(f"{MAP}: {row.row} is of {row.of!r}: write one of {', '.join(KINDS)}")
+    return loaded
+
+
+def table() -> str:
+    """The guide's table."""
+    return HEAD + "".join(row.line() for row in rows())
+
+
+def entries(series: Series, pr: PullRequest, operator: str) -> list[Entry]:
+    """The rows that an operator of a state is due, in the map's order."""
+    state = series.state(pr)
+    kinds = _kinds(state[NATIVE_FUNCTIONS].read_text(), operator)
+    return [Entry(row, found(row, state, operator)) for row in rows() if row.of in kinds]
+
+
+def report(series: Series, pr: PullRequest) -> Iterator[str]:
+    """What `fork check` prints: for each operator the rows it has, those it lacks, and those that are its choice."""
+    for operator in series.operators(pr):
+        yield f"the map of {operator} in {pr.name} (guide/adding_an_operator.md says more)"
+        for entry in entries(series, pr, operator):
+            name = entry.row.row.replace("`", "")
+            where = entry.found or f"without it: {_plain(entry.row.without)}; ours: {entry.row.example()}"
+            yield f"  {entry.mark:7} {name:30} {where}"
+
+
+def _kinds(native: str, operator: str) -> set[str]:
+    entries = {re.split(r"[.(]", entry["func"])[0]: entry for entry in yaml.safe_load(native)}
+    entry = entries[operator]
+    kinds = {"every"}
+    returns = entry["func"].rpartition("->")[2].strip()
+    if "," in returns and re.search(r"Tensor[^,\s]* \w", returns):
+        kinds.add("named")
+    if entry.get("dispatch"):
+        kinds |= {"explicit", "choice"}
+    if {f"{operator}_backward", f"_{operator}_backward"} & set(entries):
+        kinds.add("backward")
+    return kinds
+
+
+def found(row: Row, state: Mapping[str, Path], operator: str) -> str | None:
+    """Where a state has the row for an operator, as path:line."""
+    for path, pattern in row.find.items():
+        wanted = re.compile(pattern.replace("{op}", operator), re.MULTILINE)
+        for name in sorted(state):
+            text = state[name].read_text() if re.fullmatch(path, name) else ""
+            if hit := wanted.search(text):
+                return f"{name}:{text.count(chr(10), 0, hit.start()) + 1}"
+    return None
+
+
+def _linked(text: str) -> str:
+    """The links of a text with the number of the first line that has the quoted words."""
+
+    def with_line(found: re.Match[str]) -> str:
+        _, line = _target(found)
+        return f'[{found["text"]}]({found["path"]}#L{line} "{found["quote"]}")'
+
+    return LINK.sub(with_line, " ".join(text.split()))
+
+
+def _target(link: re.Match[str]) -> tuple[Path, int]:
+    path = (MAP.parent / link["path"]).resolve()
+    lines = path.read_text().splitlines() if path.is_file() else []
+    hits = [n for n, line in enumerate(lines, 1) if link["quote"] in line.replace('"', "")]
+    if not hits:
+        raise ForkError(f"{MAP}: {link['path']} has no line with {link['quote']!r}")
+    return path, hits[0]
+
+
+def _plain(text: str) -> str:
+    return " ".join(LINK.sub(lambda found: found["text"], text).split())
+
+
+def main() -> None:
+    """Writes the table into the guide."""
+    text = GUIDE.read_text()
+    start = text.index(HEAD)
+    end = text.index("\n\n", start) + 1
+    GUIDE.write_text(text[:start] + table() + text[end:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Adds to a failure the row of the guide's map that the test is about, for whoever adds an operator."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+MAP = "guide/adding_an_operator.md"
+ROWS = {
+    "TestCommon.test_errors": "the checks",
+    "TestCommon.test_numpy_ref": "an OpInfo",
+    "TestCommon.test_dtypes": "an OpInfo",
+    "TestFakeTensor": "a generic kernel",
+    "TestMeta": "a generic kernel",
+    "TestProxyTensorOpInfo": "a generic kernel",
+    "TestEagerFusionOpInfo": "a generic kernel",
+    "TestBwdGradients.test_fn_grad": "the formula",
+    "TestBwdGradients.test_fn_gradgrad": "double backward",
+    "TestFwdGradients": "forward mode",
+    "TestDecomp": "a decomposition",
+    "TestOperators.test_jvp": "forward mode",
+    "TestOperators.test_vmapvjp_has_batch_rule": "batch rules",
+    "TestOperators.test_vmapjvpall_has_batch_rule": "batch rules",
+    "TestVmapOperatorsOpInfo": "batch rules",
+    "TestInductorOpInfo": "Inductor",
+    "TestOpsUnbacked": "TorchDynamo",
+    "TestDTensorOps": "distributed tensors",
+}
+"""Test, or class of tests, -> row of the map."""
+
+
+def advice(suite: str, test: str) -> str | None:
+    """The sentence for one test, None where no row is its subject."""
+    row = ROWS.get(f"{suite}.{test}") or ROWS.get(suite)
+    return f"See the row '{row}' of the map in {MAP}: what it is for, and where torch.attn has it." if row else None
+
+
+def with_advice(test: Callable[..., Any], suite: str) -> Callable[..., Any]:
+    """The test, whose failures end with the advice."""
+    sentence = advice(suite, test.__name__)
+    if sentence is None:
+        return test
+
+    @functools.wraps(test)
+    def advised(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return test(*args, **kwargs)
+        except unittest.SkipTest:
+            raise
+        except Exception as error:
+            if hasattr(error, "add_note"):
+                error.add_note(sentence)
+            else:  # Python 3.10
+                print(f"{suite}.{test.__name__}: {sentence}", file=sys.stderr)
+            raise
+
+    return advised
