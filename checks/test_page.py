@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,16 @@ PAGES = ["", *(pr.name for pr in SERIES.prs)]
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of the whole stack, under no name, and that of each PR."""
+def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The page of one PR, or under no name that of the whole stack, written when a test first asks for it."""
     folder = tmp_path_factory.mktemp("pages")
-    for name in PAGES:
+
+    @cache
+    def write(name: str) -> Path:
         assert main(["show", *filter(None, [name]), "--html", str(folder / f"{name}.html")]) == 0
-    return {name: folder / f"{name}.html" for name in PAGES}
+        return folder / f"{name}.html"
+
+    return write
 
 
 def formulas(text: str) -> list[str]:
@@ -32,19 +38,19 @@ def formulas(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_whole_and_its_mathematics_is_there(pages: dict[str, Path], name: str) -> None:
-    page = pages[name].read_text()
-    found = whole(page)
+def test_a_page_is_whole_and_its_mathematics_is_there(page: Callable[[str], Path], name: str) -> None:
+    text = page(name).read_text()
+    found = whole(text)
     shown = [pr for pr in SERIES.prs if name in ("", pr.name)]
-    texts = [SERIES.state(pr)[path].read_text() for pr in shown for path in pr.introduces if path.endswith(".md")]
+    documents = [SERIES.state(pr)[path].read_text() for pr in shown for path in pr.introduces if path.endswith(".md")]
     fragments = [path for path in SERIES.anchors if path.endswith(".md")]
     assert all("$" not in (ROOT / path).read_text() for path in fragments)
-    assert found.formulas == sum(len(formulas(text)) for text in texts)
-    assert "$" not in found.words and 'class="math-core-error"' not in page
+    assert found.formulas == sum(len(formulas(document)) for document in documents)
+    assert "$" not in found.words and 'class="math-core-error"' not in text
 
 
-def test_the_page_of_this_stack_has_every_pr(pages: dict[str, Path]) -> None:
-    text = pages[""].read_text()
+def test_the_page_of_this_stack_has_every_pr(page: Callable[[str], Path]) -> None:
+    text = page("").read_text()
     for pr in SERIES.prs:
         assert f'<h2 id="{pr.name}">' in text
         assert all(f"<code>{path}</code>" in text for path in pr.paths)
@@ -52,5 +58,5 @@ def test_the_page_of_this_stack_has_every_pr(pages: dict[str, Path]) -> None:
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the pages with")
 @pytest.mark.parametrize("name", PAGES)
-def test_a_browser_shows_a_page_without_fault(pages: dict[str, Path], name: str, tmp_path: Path) -> None:
-    assert faults(measured(pages[name], tmp_path)) == []
+def test_a_browser_shows_a_page_without_fault(page: Callable[[str], Path], name: str, tmp_path: Path) -> None:
+    assert faults(measured(page(name), tmp_path)) == []

@@ -99,14 +99,16 @@ def render(title: str, about: str, prs: Sequence[Content]) -> str:
 
 def _section(pr: Content, place: int, prs: Sequence[Content]) -> Section:
     names = [other.name for other in prs]
-    links = _links(pr) | {f"#{name}": f"#{name}" for name in names}
-    description = markdown.render(_with_links_to_prs(pr.description, names), f"{pr.name}-", links).html
+    links = {f"#{name}": f"#{name}" for name in names}
+    for other in (*prs, pr):  # its own files last: they count more
+        links |= _places(other)
+    description = markdown.render(_with_links_to_prs(pr.description, names), f"{pr.name}/PR.md-", links).html
     files = None if pr.changes is None else [_file(pr, change, links) for change in pr.changes]
     return Section(place, pr.name, pr.title, pr.size, description, pr.result, files)
 
 
-def _links(pr: Content) -> dict[str, str]:
-    """Path, and name where only one path has it -> the file's place on the page."""
+def _places(pr: Content) -> dict[str, str]:
+    """Path of each file, and name where only one file has it -> its place on the page."""
     paths = [change.path for change in pr.changes or ()]
     names = [PurePosixPath(path).name for path in paths]
     short = {name: path for name, path in zip(names, paths) if names.count(name) == 1}
@@ -129,7 +131,6 @@ def _document(id: str, change: Change, links: Mapping[str, str]) -> Text | None:
     """A document as it reads after the PR; a piece of one is no text to read."""
     if not change.whole or not change.after:
         return None
-    if change.path.endswith(".md"):
-        folder = str(PurePosixPath(change.path).parent)
-        return markdown.render(change.after, f"{id}-", links, shift=3, folder=folder)
-    return rst.render(change.after, f"{id}-", shift=3) if change.path.endswith(".rst") else None
+    render = {".md": markdown.render, ".rst": rst.render}.get(PurePosixPath(change.path).suffix)
+    folder = str(PurePosixPath(change.path).parent)
+    return render(change.after, f"{id}-", links, shift=3, folder=folder) if render else None

@@ -42,11 +42,9 @@ def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, fol
     ids = {str(token.attrGet("id")) for token in tokens if token.type == "heading_open"}
 
     def target(address: str) -> str | None:
-        if address in links or re.match(r"https?://", address):
-            return links.get(address, address)
-        if address.startswith("#"):
-            return f"#{prefix}{address[1:]}" if prefix + address[1:] in ids else None
-        return links.get(normpath(join(folder, address.partition("#")[0])))
+        if address.startswith("#") and prefix + address[1:] in ids:
+            return f"#{prefix}{address[1:]}"
+        return leads(address, links, folder)
 
     headings = []
     for token, inside in zip(tokens, [*tokens[1:], None]):
@@ -60,6 +58,13 @@ def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, fol
         if token.type == "inline":
             token.children = _linked(token.children or [], target, links)
     return Text(Markup(parser.renderer.render(tokens, parser.options, {})), headings)
+
+
+def leads(address: str, links: Mapping[str, str], folder: str) -> str | None:
+    """Where a link of a text in `folder` goes from the page, None where the page has no such place."""
+    if address in links or re.match(r"https?://", address):
+        return links.get(address, address)
+    return links.get(normpath(join(folder, address.partition("#")[0])))
 
 
 def _parser(prefix: str) -> MarkdownIt:

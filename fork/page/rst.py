@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from docutils import nodes
 from docutils.core import publish_doctree, publish_from_doctree
 from markupsafe import Markup, escape
 
-from fork.page.markdown import Text
+from fork.page.markdown import Text, leads
 
 SETTINGS = {
     "file_insertion_enabled": False,
@@ -22,11 +24,14 @@ SETTINGS = {
 }
 
 
-def render(text: str, prefix: str, shift: int = 1) -> Text:
+def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, folder: str = "") -> Text:
     """A text as HTML that loads nothing; see `markdown.render`."""
     settings = SETTINGS | {"id_prefix": prefix, "initial_header_level": 1 + shift}
     tree = publish_doctree(text, settings_overrides=settings)
     _show_what_is_unknown(tree)
+    for link in [node for node in tree.findall(nodes.reference) if "refuri" in node]:
+        address = leads(link["refuri"], links, folder)
+        link.parent.replace(link, nodes.reference("", "", *link.children, refuri=address) if address else link.children)
     headings = [
         (_depth(section), section["ids"][0], Markup(escape(section[0].astext())))
         for section in tree.findall(nodes.section)

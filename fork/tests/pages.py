@@ -69,6 +69,7 @@ def whole(text: str) -> Elements:
     assert found.open == []
     assert found.loads == []
     assert "@import" not in text and "url(" not in text
+    assert "Content-Security-Policy\" content=\"default-src 'none'" in text
     assert sorted(found.ids) == sorted(set(found.ids))
     assert [link for link in found.links if link.startswith("#") and link[1:] not in found.ids] == []
     assert [link for link in found.links if not re.match("#|https?://", link)] == []

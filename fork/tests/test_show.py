@@ -193,6 +193,25 @@ def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(tmp_path: Path
     assert '<a href="#plain/docs/twice.md-why">Why</a>' in part(text, 'class="index"', "</nav>")
 
 
+def test_a_name_of_a_file_leads_to_it_whichever_pr_has_it(tmp_path: Path) -> None:
+    series = shown(tmp_path)
+    words = "Make twice fast\n\n## Tests\n\n`twice.md` and `Twice.cpp` and `test.py`\n"
+    (tmp_path / "stack/fast/PR.md").write_text(words)
+    whole(page(series, None))  # its heading is not taken for the page's own "Tests"
+    text = part(page(series, None), '<h2 id="fast">', "</section>")
+    assert '<a href="#plain/docs/twice.md"><code>twice.md</code></a>' in text
+    assert '<a href="#fast/aten/src/ATen/native/Twice.cpp"><code>Twice.cpp</code></a> and <code>test.py' in text
+    assert "<p><code>twice.md</code> and" in page(series, series.prs[1])
+
+
+def test_a_file_without_lines(tmp_path: Path) -> None:
+    series = shown(tmp_path)
+    (tmp_path / "docs/long.py").write_text("")
+    text = page(series, None)
+    whole(text)
+    assert "No line differs." in part(text, 'id="plain/docs/long.py"', "</details>")
+
+
 def test_a_line_has_its_place_and_a_long_file_is_folded(tmp_path: Path) -> None:
     text = page(shown(tmp_path), None)
     line = "plain/docs/long.py-L7"
@@ -328,7 +347,7 @@ Title
 
 A ``code`` and :func:`f`
 
-and `a link <https://example.org>`_ and missing_
+and `a link <https://example.org>`_ to `a file <a.py>`_ or `none <b.py>`_ or missing_
 
 .. image:: https://example.org/x.png
 
@@ -336,7 +355,7 @@ and `a link <https://example.org>`_ and missing_
 
     twice
 """
-    found = rst.render(text, "here-")
+    found = rst.render(text, "here-", {"a.py": "#a"})
     assert found.headings == [(1, "here-title", "Title")]
     assert_expected_inline(
         re.sub(r'</?span[^>]*>| class="[^"]*"', "", found.html),
@@ -344,7 +363,7 @@ and `a link <https://example.org>`_ and missing_
 <section id="here-title">
 <h2>Title</h2>
 <p>A code and :func:`f`</p>
-<p>and <a href="https://example.org">a link</a> and missing_</p>
+<p>and <a href="https://example.org">a link</a> to <a href="#a">a file</a> or none or missing_</p>
 https://example.org/x.png<pre>.. autosummary::
 
     twice</pre>
