@@ -53,12 +53,12 @@ if lines=20 step build 240 bash -c 'forked true'; then
   # Without the caching allocator every tensor ends where memcheck believes that it ends.
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
   for tool in memcheck racecheck; do
-    step "$tool" 45 bash -c "forked compute-sanitizer --tool $tool --kernel-regex kns=attn_tile --error-exitcode 9 \
+    step "$tool" 45 bash -c "forked compute-sanitizer --tool $tool --kernel-regex kns=attn_fused --error-exitcode 9 \
       python -m bench.gpu.sanitize"
   done
   # initcheck has to see PyTorch's kernels too, as they write what ours read; what it says of theirs is not our affair.
   step initcheck 60 bash -c "forked compute-sanitizer --tool initcheck --print-limit 10000 python -m bench.gpu.sanitize &&
-    ! grep -q attn_tile '$out/initcheck.log'"
+    ! grep -q attn_fused '$out/initcheck.log'"
   unset PYTORCH_NO_CUDA_MEMORY_CACHING
   lines=25 step suites 200 bash -c 'forked python -m pytest -q -n 8 test/test_ops.py -k "attn and cuda"'
 fi

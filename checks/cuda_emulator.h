@@ -292,7 +292,7 @@ To bits(From from) {
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())
 
-namespace at::native::attn_tile {
+namespace at::native::attn_fused {
 
 using emulator::Block;
 
@@ -525,4 +525,4 @@ void store_streaming(void* to, const T& value) {
   std::memcpy(to, &value, 16);
 }
 
-} // namespace at::native::attn_tile
+} // namespace at::native::attn_fused

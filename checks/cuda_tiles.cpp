@@ -4,7 +4,7 @@
 
 #include <memory>
 
-using namespace at::native::attn_tile;
+using namespace at::native::attn_fused;
 using emulator::Guarded;
 
 namespace {
@@ -129,7 +129,7 @@ class Run {
         grid(64 * kRows, kWidth, p_.e),
         Shape<A>::rows_bytes(q.lines, kWidth),
         [&](auto whole) {
-          at::native::attn_tile::forward<A, kWidth, kRows, whole>(args);
+          at::native::attn_fused::forward<A, kWidth, kRows, whole>(args);
         });
     std::memcpy(
         p_.attn,

@@ -1,26 +1,26 @@
-// What attn's tile kernels take, and how they are cut: all that the host needs
-// to launch them, so that their sources need none of ATen's headers, which take
-// longer to compile than the kernels.
+// The arguments and block sizes of attn's fused kernels. This is all that the
+// host and the kernels share. The sources of the kernels include none of ATen's
+// headers, which take longer to compile than the kernels.
 #pragma once
 
 #include <ATen/native/cuda/AttnFragments.cuh>
 
-namespace at::native::attn_tile {
+namespace at::native::attn_fused {
 
 constexpr int kThreads = 128;
 
 template <typename A>
 constexpr int kLine = 128 / sizeof(typename A::scalar_t);
 
-// An N x columns matrix, or none of it when lines is 0.
+// An N x columns matrix; it is absent if lines is 0.
 template <typename A>
 struct Operand {
   const typename A::scalar_t* data = nullptr;
-  int lines = 0; // of 128 bytes, in a row and from one row to the next
+  int lines = 0; // the length of a row and its stride, in 128 bytes
 };
 
-// An N x N matrix; chunked says that every 16 bytes of a row can be read at
-// once, and that N is a whole number of them.
+// An N x N matrix. It is chunked if every row is a whole number of aligned
+// chunks of 16 bytes.
 template <typename A>
 struct Square {
   const typename A::scalar_t* data = nullptr;
@@ -29,7 +29,8 @@ struct Square {
   bool chunked = false;
 };
 
-// An N x columns result, written to data, or part by part to parts.
+// An N x columns result. Kernels write it to `data`, or to `parts` if the walk
+// has several parts.
 template <typename A>
 struct Result {
   typename A::scalar_t* data = nullptr;
@@ -43,8 +44,8 @@ struct ForwardArgs {
   typename A::scalar_t* attn;
   bool chunked;
   Result<A> output;
-  int n; // an attn of 2^31 rows is larger than any memory
-  int part; // rows of the walk that one part takes, a multiple of kWalk
+  int n; // no memory holds an attn of 2^31 rows
+  int part; // rows of the walk in one part, a multiple of kWalk
 };
 
 template <typename A>
@@ -56,8 +57,9 @@ struct BackwardArgs {
   int part;
 };
 
-// How the kernels are cut: 64 * rows of the result to a block and width of its
-// columns to a slice, as many as the registers hold.
+// The sizes of the kernels' blocks, as large as the registers allow. Each of
+// the four warps of a block owns 16 * rows rows and `width` columns of the
+// result.
 template <typename A>
 struct Shape {
   static constexpr int kItem = sizeof(typename A::scalar_t);
@@ -68,7 +70,8 @@ struct Shape {
   static constexpr int cols_rows(int width) {
     return width == 64 && !kDouble ? 2 : 1;
   }
-  // Shared memory in bytes, the lines being those of the first product.
+  // Shared memory in bytes. `lines` is the width that the first product sums
+  // over.
   static constexpr int64_t rows_bytes(int lines, int width) {
     return (64 * kRows + 2 * A::kWalk) * int64_t(128) * lines +
         2 * A::kWalk * width * kItem;
@@ -84,18 +87,18 @@ struct Shape {
 
 enum class Kernel { forward, backward_rows, backward_cols, sum_parts };
 
-// Whether operands of these two widths are whole: as wide as a slice, so that a
-// kernel made for that width serves.
+// Whether both operands are exactly as wide as a slice, so that the kernel
+// compiled for whole operands of that width can be used.
 template <typename A>
 bool are_whole(int width, const Operand<A>& a, const Operand<A>& b) {
   return width <= A::kWidestWhole && a.lines * kLine<A> == width &&
       b.lines * kLine<A> == width;
 }
 
-// A kernel for slices of this width as the runtime's functions take it. The
-// sources Attn<Arithmetic>.cu hold one arithmetic each, and so compile side by
-// side.
+// A kernel for slices of this width, as the CUDA runtime's functions take it.
+// Each arithmetic has a source Attn<Arithmetic>.cu, so that they compile in
+// parallel.
 template <typename A>
 const void* kernel_of(Kernel kernel, int width, bool whole);
 
-} // namespace at::native::attn_tile
+} // namespace at::native::attn_fused

@@ -3,7 +3,7 @@
 #if !defined(USE_ROCM)
 #include <ATen/native/cuda/AttnTiles.cuh>
 
-template const void* at::native::attn_tile::kernel_of<
-    at::native::attn_tile::HalfCores<c10::BFloat16>>(Kernel, int, bool);
+template const void* at::native::attn_fused::kernel_of<
+    at::native::attn_fused::HalfCores<c10::BFloat16>>(Kernel, int, bool);
 
 #endif // !USE_ROCM

@@ -1,30 +1,30 @@
-// How a warp holds tiles in registers and multiplies them, for each arithmetic.
+// How a warp holds tiles in registers and multiplies them, in each arithmetic.
 //
-// Results lie in 16 x 8 tiles, spread over a warp as all of its mma
-// instructions spread them. With group = lane / 4 and member = lane % 4 a lane
-// holds
+// Results are 16 x 8 tiles, spread over the warp in the layout that all mma
+// instructions share. With group = lane / 4 and member = lane % 4, a lane holds
 //
-//     c[0] and c[1] of row group, at positions 2 * member and the next,
-//     c[2] and c[3] of row group + 8, at the same positions,
+//     c[0] and c[1] in row group, at positions 2 * member and 2 * member + 1
+//     c[2] and c[3] in row group + 8, at the same positions
 //
-// so two neighbours in a row, a Pair, always lie in one lane. An arithmetic
-// provides, in this layout,
+// so every Pair of neighbours in a row lies in one lane. An arithmetic provides
+// two products:
 //
 //     first product    scores += left (rows x depth) @ right (rows x depth)^T
 //     second product   result += pairs (16 x 16) @ wide (16 x columns)
 //
-// with left, right and wide in shared memory and the pairs in registers: what
-// comes out of the first product goes into the second where it lies.
+// left, right and wide are in shared memory. The pairs are the scores, which
+// stay in the registers in which the first product leaves them.
 #pragma once
 
 #include <ATen/native/cuda/AttnIntrinsics.cuh>
 
 #include <cmath>
 
-namespace at::native::attn_tile {
+namespace at::native::attn_fused {
 
-// A tile in shared memory: rows of whole 128-byte lines, the 16-byte chunks of
-// each permuted among themselves so that a warp's accesses meet no bank twice.
+// A tile in shared memory. Its rows are whole lines of 128 bytes. The 16-byte
+// chunks of a line are permuted so that a warp's accesses have no bank
+// conflict.
 template <typename Arithmetic>
 struct Tile {
   using scalar_t = typename Arithmetic::scalar_t;
@@ -35,9 +35,10 @@ struct Tile {
   ATTN_DEVICE scalar_t* chunk(int row, int index) const {
     return data + row * stride + (index ^ Arithmetic::swizzle(row)) * kChunk;
   }
-  // Where the chunk r rows and c chunks from (row, column) is. The row is a
-  // multiple of 8, and the column of more chunks than c. What depends on the
-  // lane is one number: a column exchanges bits of it and a row is added.
+  // The address of the chunk that is r rows and c chunks from (row, column),
+  // where `row` is a multiple of 8 and `column` of more chunks than c. r and c
+  // depend on the lane, so one register holds their part of the address. A
+  // column flips bits of it, and a row adds to it.
   ATTN_DEVICE SharedAddress address(int row, int column, int r, int c) const {
     const int line = column / (8 * kChunk), index = column / kChunk % 8;
     const SharedAddress own = shared_address(
@@ -45,11 +46,12 @@ struct Tile {
     return (own ^ (16 * index)) +
         (row * stride + line * 8 * kChunk) * static_cast<int>(sizeof(scalar_t));
   }
-  // The rows from a multiple of 8 on.
+  // The tile without its first `row` rows, a multiple of 8.
   ATTN_DEVICE Tile from(int row) const {
     return {data + row * stride, stride};
   }
-  // The number r rows and c columns from (row, column), multiples of 8 both.
+  // The element that is r rows and c columns from (row, column), both multiples
+  // of 8.
   ATTN_DEVICE scalar_t load(int row, int column, int r, int c) const {
     scalar_t x;
     load_shared(
@@ -60,47 +62,80 @@ struct Tile {
   }
 };
 
-// Four registers of operands, each an 8-row x 16-byte matrix over the warp.
+// Four registers of operands: each is an 8-row x 16-byte matrix, spread over
+// the warp.
 struct Matrices {
   uint32_t word[4];
 };
 
-// The matrices of 16 rows and 32 bytes: top left, bottom left, top right,
-// bottom right.
+// The address that each lane gives ldmatrix for a block of 16 rows and 32
+// bytes. The four matrices arrive as top left, bottom left, top right, bottom
+// right.
 template <typename Arithmetic>
 ATTN_DEVICE SharedAddress
 by_columns(Tile<Arithmetic> tile, int row, int column, int lane) {
   return tile.address(row, column, lane % 16, lane / 16);
 }
 
-// The same four: top left, top right, bottom left, bottom right.
+// The same block; the matrices arrive as top left, top right, bottom left,
+// bottom right.
 template <typename Arithmetic>
 ATTN_DEVICE SharedAddress
 by_rows(Tile<Arithmetic> tile, int row, int column, int lane) {
   return tile.address(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-// float16 and bfloat16 on tensor cores, accumulated in float32.
-template <typename T>
-struct HalfCores {
-  using scalar_t = T;
-  using acc_t = float;
-  using Pair = uint32_t;
+// Shared by float16, bfloat16 and TensorFloat-32: ldmatrix loads the operands
+// of the first product. Self::prepare makes what it loads fit for mma.
+template <typename T, typename Self>
+struct MatrixOperands {
   using Left = Matrices;
   using Right = Matrices;
-  using Wide = Matrices;
-  static constexpr int kDepth = 16; // of one step of the first product
-  static constexpr int kWalk = 64; // rows of right that a block takes at a time
-  static constexpr int kStrip = 32; // of them, scored at once
+  static constexpr int kStrip = 32; // rows of right that are scored at once
   static constexpr bool kTensorCores = true;
   static constexpr int kUnroll = 4; // steps of the first product
-  // The widest whole operands that have kernels of their own. They pay where
-  // what stands around a product takes as long as the product.
-  static constexpr int kWidestWhole = 128;
 
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
   }
+  ATTN_DEVICE static Left
+  load_left(Tile<Self> tile, int row, int depth, int lane) {
+    Left x;
+    load_matrices(x.word, by_columns(tile, row, depth, lane));
+    Self::prepare(x);
+    return x;
+  }
+  // Sixteen rows: words 0 and 1 belong to the first eight, 2 and 3 to the rest.
+  ATTN_DEVICE static Right
+  load_right(Tile<Self> tile, int row, int depth, int lane) {
+    Right x;
+    load_matrices(x.word, by_rows(tile, row, depth, lane));
+    Self::prepare(x);
+    return x;
+  }
+  ATTN_DEVICE static void multiply(
+      float (&c0)[4],
+      float (&c1)[4],
+      const Left& left,
+      const Right& right) {
+    mma(T(), c0, left.word, right.word[0], right.word[1]);
+    mma(T(), c1, left.word, right.word[2], right.word[3]);
+  }
+};
+
+// float16 and bfloat16 on tensor cores, accumulated in float32.
+template <typename T>
+struct HalfCores : MatrixOperands<T, HalfCores<T>> {
+  using scalar_t = T;
+  using acc_t = float;
+  using Pair = uint32_t;
+  using Wide = Matrices;
+  static constexpr int kDepth = 16; // of one step of the first product
+  static constexpr int kWalk = 64; // rows of right that a block takes at a time
+  // The widest operands that have kernels for exactly that width. Such kernels
+  // pay where the instructions around a product take as long as the product.
+  static constexpr int kWidestWhole = 128;
+
   ATTN_DEVICE static Pair pair(float low, float high) {
     return pack(T(), low, high);
   }
@@ -113,32 +148,12 @@ struct HalfCores {
   ATTN_DEVICE static float tanh(float x) {
     return tanh_approximate(x);
   }
-  ATTN_DEVICE static Left
-  load_left(Tile<HalfCores> tile, int row, int depth, int lane) {
-    Left x;
-    load_matrices(x.word, by_columns(tile, row, depth, lane));
-    return x;
-  }
-  // Sixteen rows: words 0 and 1 belong to the first eight, 2 and 3 to the rest.
-  ATTN_DEVICE static Right
-  load_right(Tile<HalfCores> tile, int row, int depth, int lane) {
-    Right x;
-    load_matrices(x.word, by_rows(tile, row, depth, lane));
-    return x;
-  }
+  ATTN_DEVICE static void prepare(Matrices&) {}
   ATTN_DEVICE static Wide
   load_wide(Tile<HalfCores> tile, int row, int column, int lane) {
     Wide x;
     load_matrices_transposed(x.word, by_columns(tile, row, column, lane));
     return x;
-  }
-  ATTN_DEVICE static void multiply(
-      float (&c0)[4],
-      float (&c1)[4],
-      const Left& left,
-      const Right& right) {
-    mma(T(), c0, left.word, right.word[0], right.word[1]);
-    mma(T(), c1, left.word, right.word[2], right.word[3]);
   }
   ATTN_DEVICE static void multiply_pairs(
       float (&c0)[4],
@@ -146,7 +161,7 @@ struct HalfCores {
       const Pair (&p0)[2],
       const Pair (&p1)[2],
       const Wide& wide) {
-    multiply(c0, c1, Left{{p0[0], p0[1], p1[0], p1[1]}}, wide);
+    HalfCores::multiply(c0, c1, Matrices{{p0[0], p0[1], p1[0], p1[1]}}, wide);
   }
   // The pairs of the transposed 16 x 16 block at (row, column) of a tile.
   ATTN_DEVICE static void load_transposed(
@@ -165,7 +180,7 @@ struct HalfCores {
   }
 };
 
-// What float32 and float64 share: elements are read one by one, and a pair is
+// Shared by float32 and float64: elements are read one by one, and a pair is
 // two of them.
 template <typename T, typename Self>
 struct FullPrecision {
@@ -209,44 +224,24 @@ struct FullPrecision {
 
 // float32 in TensorFloat-32 on tensor cores.
 //
-// The second product's depth is summed in the order in which the lanes hold it:
-// member m gives position 2 * m as the mma's number m and position 2 * m + 1 as
-// its number m + 4, and the wide operand is read to match.
-struct TF32Cores : FullPrecision<float, TF32Cores> {
-  using Left = Matrices;
-  using Right = Matrices;
+// The second product sums over the positions in another order than they have in
+// the tile, so that no lane needs the pairs of another: member m passes
+// position 2 * m to the mma as number m, and position 2 * m + 1 as number m
+// + 4. load_wide reads the rows of `wide` in the same order.
+struct TF32Cores : FullPrecision<float, TF32Cores>,
+                   MatrixOperands<float, TF32Cores> {
   struct Wide {
-    uint32_t word[2][4]; // of each eight rows, as in Right
+    Matrices eight[2]; // eight rows each, arranged as in Right
   };
   static constexpr int kDepth = 8;
   static constexpr int kWalk = 32;
-  static constexpr int kStrip = 32;
-  static constexpr bool kTensorCores = true;
-  static constexpr int kUnroll = 4; // steps of the first product
   static constexpr int kWidestWhole = 0;
 
-  ATTN_DEVICE static int swizzle(int row) {
-    return row & 7;
-  }
-  ATTN_DEVICE static void round(Matrices& x) {
+  ATTN_DEVICE static void prepare(Matrices& x) {
 #pragma unroll
     for (uint32_t& word : x.word) {
       word = to_tf32(word);
     }
-  }
-  ATTN_DEVICE static Left
-  load_left(Tile<TF32Cores> tile, int row, int depth, int lane) {
-    Left x;
-    load_matrices(x.word, by_columns(tile, row, depth, lane));
-    round(x);
-    return x;
-  }
-  ATTN_DEVICE static Right
-  load_right(Tile<TF32Cores> tile, int row, int depth, int lane) {
-    Right x;
-    load_matrices(x.word, by_rows(tile, row, depth, lane));
-    round(x);
-    return x;
   }
   ATTN_DEVICE static Wide
   load_wide(Tile<TF32Cores> tile, int row, int column, int lane) {
@@ -256,19 +251,11 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
     for (int eight = 0; eight < 2; ++eight) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        x.word[eight][i] = to_tf32(float_bits(tile.load(
+        x.eight[eight].word[i] = to_tf32(float_bits(tile.load(
             row + 8 * eight, column + i / 2 * 8, 2 * member + i % 2, group)));
       }
     }
     return x;
-  }
-  ATTN_DEVICE static void multiply(
-      float (&c0)[4],
-      float (&c1)[4],
-      const Left& left,
-      const Right& right) {
-    mma(float(), c0, left.word, right.word[0], right.word[1]);
-    mma(float(), c1, left.word, right.word[2], right.word[3]);
   }
   ATTN_DEVICE static void multiply_pairs(
       float (&c0)[4],
@@ -284,21 +271,19 @@ struct TF32Cores : FullPrecision<float, TF32Cores> {
            float_bits(p[1].low),
            float_bits(p[0].high),
            float_bits(p[1].high)}};
-      round(left);
-      mma(float(), c0, left.word, wide.word[eight][0], wide.word[eight][1]);
-      mma(float(), c1, left.word, wide.word[eight][2], wide.word[eight][3]);
+      prepare(left);
+      multiply(c0, c1, left, wide.eight[eight]);
     }
   }
 };
 
-// float64 on tensor cores, in the same order as TF32Cores, four deep at a time.
+// float64 on tensor cores, in the same order as TF32Cores. An mma sums over
+// four positions.
 struct DoubleCores : FullPrecision<double, DoubleCores> {
   struct Left {
     double value[2][2]; // [depth / 4][row / 8]
   };
-  struct Right {
-    double value[2][2]; // [depth / 4][row / 8]
-  };
+  using Right = Left;
   struct Wide {
     double value[2][2][2]; // [row / 8][even or odd row][column / 8]
   };
@@ -309,8 +294,9 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   static constexpr int kUnroll = 2; // steps of the first product
   static constexpr int kWidestWhole = 0;
 
-  // Half a warp reads four rows of two chunks at a time, either neighbours or
-  // every second row: the four get different pairs of chunks.
+  // Half a warp reads two chunks of each of four rows at once. They are
+  // neighbouring rows or every second row; both ways each gets a different pair
+  // of chunks.
   ATTN_DEVICE static int swizzle(int row) {
     return ((row ^ (row >> 2 & 1)) & 3) << 1;
   }
@@ -327,8 +313,7 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   }
   ATTN_DEVICE static Right
   load_right(Tile<DoubleCores> tile, int row, int depth, int lane) {
-    const Left x = load_left(tile, row, depth, lane);
-    return {{{x.value[0][0], x.value[0][1]}, {x.value[1][0], x.value[1][1]}}};
+    return load_left(tile, row, depth, lane);
   }
   ATTN_DEVICE static Wide
   load_wide(Tile<DoubleCores> tile, int row, int column, int lane) {
@@ -370,17 +355,18 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   }
 };
 
-// float32 in full: every lane multiplies its own rows and columns, read from
-// shared memory four elements at a time, and the pairs go round its group.
+// float32 without tensor cores. Every lane multiplies its own rows and columns,
+// which it reads from shared memory four elements at a time. In the second
+// product the four lanes of a group share their pairs by shuffles.
 struct FloatLanes : FullPrecision<float, FloatLanes> {
   struct alignas(16) Four {
     float value[4];
   };
   struct Left {
-    Four row[2]; // group, group + 8
+    Four row[2]; // rows group and group + 8
   };
   struct Right {
-    Four row[2][2]; // [row / 8][2 * member, 2 * member + 1]
+    Four row[2][2]; // [row / 8][row 2 * member or 2 * member + 1]
   };
   static constexpr int kDepth = 4;
   static constexpr int kWalk = 32;
@@ -392,9 +378,9 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
   }
-  // Row r of those from a multiple of 8 on, columns of tiles n and n + 1 from a
-  // multiple of 32 on. Written out so that the swizzle is known when compiling:
-  // as addresses in registers it makes this kernel spill.
+  // This lane's four columns in tiles n and n + 1 of row `row` + r. `row` is a
+  // multiple of 8 and `column` of 32. The swizzle is written out here, so that
+  // it is known at compile time: in registers it would make this kernel spill.
   ATTN_DEVICE static Four load_wide(
       Tile<FloatLanes> tile,
       int row,
@@ -442,8 +428,8 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
   }
 };
 
-// The column of the result that a lane's c[0] and c[2] of a tile lie in; a lane
-// of FloatLanes owns four neighbouring columns of two tiles.
+// The column of the result in which c[0] and c[2] of a lane's tile lie. In
+// FloatLanes a lane owns four neighbouring columns, split over two tiles.
 template <typename Arithmetic>
 ATTN_DEVICE int result_column(int tile, int lane) {
   const int member = lane % 4;
@@ -481,8 +467,8 @@ ATTN_DEVICE void first_product(
 }
 
 // result (16 * kRows x 8 * kTiles) += pairs (16 * kRows x 8 * kPairs) @ wide,
-// its columns from one on. Where wide has fewer columns, what lies there makes
-// columns of the result that nobody stores.
+// for the columns of `wide` from `column` on. If it has fewer columns than the
+// result, the other columns of the result are meaningless and are not stored.
 template <typename Arithmetic, int kRows, int kTiles, int kPairs>
 ATTN_DEVICE void second_product(
     typename Arithmetic::acc_t (&result)[kRows][kTiles][4],
@@ -525,4 +511,4 @@ ATTN_DEVICE void second_product(
   }
 }
 
-} // namespace at::native::attn_tile
+} // namespace at::native::attn_fused

@@ -1,4 +1,4 @@
-// The GPU instructions that attn's tile kernels use, one function each.
+// The GPU instructions that attn's fused kernels use, one function each.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-// Everything above this layer is plain C++.
-namespace at::native::attn_tile {
+// Everything else in the kernels is plain C++.
+namespace at::native::attn_fused {
 
 #define ATTN_DEVICE __device__ __forceinline__
 
@@ -22,8 +22,8 @@ ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(pointer));
 }
 
-// Copies 16 bytes from global to shared memory in the background, or writes 16
-// zero bytes and reads nothing when `valid` is false.
+// Starts to copy 16 bytes from global to shared memory. If `valid` is false it
+// writes zeros and reads nothing.
 ATTN_DEVICE void copy_async(void* to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(
                    shared_address(to)),
@@ -32,12 +32,12 @@ ATTN_DEVICE void copy_async(void* to, const void* from, bool valid) {
                : "memory");
 }
 
-// Closes the group of copies that this thread has begun since the last one.
+// Makes one group of the copies that this thread has started since the last.
 ATTN_DEVICE void copy_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-// Waits until at most kPending of this thread's groups are still under way.
+// Waits until at most kPending of this thread's groups are unfinished.
 template <int kPending>
 ATTN_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
@@ -47,7 +47,7 @@ ATTN_DEVICE void block_barrier() {
   __syncthreads();
 }
 
-// The value that lane `source` of this lane's group of four holds.
+// The value of lane `source` in this lane's group of four.
 ATTN_DEVICE float quad_broadcast(float value, int source) {
   return __shfl_sync(0xffffffffu, value, source, 4);
 }
@@ -60,7 +60,7 @@ ATTN_DEVICE void load_shared(double& x, SharedAddress from) {
   asm volatile("ld.shared.f64 %0, [%1];\n" : "=d"(x) : "r"(from) : "memory");
 }
 
-// Four neighbouring numbers.
+// Four neighbouring floats.
 ATTN_DEVICE void load_shared(float (&x)[4], SharedAddress from) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];\n"
                : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
@@ -68,8 +68,8 @@ ATTN_DEVICE void load_shared(float (&x)[4], SharedAddress from) {
                : "memory");
 }
 
-// Four 8 x 16-byte matrices; lane l gives the address of row l % 8 of matrix
-// l / 8, and receives word l % 4 of row l / 4 of each.
+// Loads four matrices of 8 rows of 16 bytes. Lane l gives the address of row
+// l % 8 of matrix l / 8, and receives word l % 4 of row l / 4 of each matrix.
 ATTN_DEVICE void load_matrices(uint32_t (&words)[4], SharedAddress row) {
   asm volatile(
       "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -78,8 +78,8 @@ ATTN_DEVICE void load_matrices(uint32_t (&words)[4], SharedAddress row) {
       : "memory");
 }
 
-// The same for 8 x 8 matrices of 2-byte elements, transposed on the way: a lane
-// receives elements (2 * (l % 4), l / 4) and (2 * (l % 4) + 1, l / 4).
+// Loads and transposes four 8 x 8 matrices of 2-byte elements. Lane l receives
+// elements (2 * (l % 4), l / 4) and (2 * (l % 4) + 1, l / 4) of each.
 ATTN_DEVICE void load_matrices_transposed(
     uint32_t (&words)[4],
     SharedAddress row) {
@@ -160,15 +160,15 @@ ATTN_DEVICE uint32_t pack(c10::BFloat16, float low, float high) {
   return word;
 }
 
-// One instruction; its relative error of 2^-11 is below the rounding of
-// bfloat16, and as large as that of float16.
+// One instruction. Its relative error of 2^-11 is smaller than the rounding of
+// bfloat16 and as large as that of float16.
 ATTN_DEVICE float tanh_approximate(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
   return y;
 }
 
-// A 16-byte store of data that this kernel does not read again.
+// Stores 16 bytes that this kernel does not read again.
 template <typename T>
 ATTN_DEVICE void store_streaming(void* to, const T& value) {
   static_assert(sizeof(T) == 16);
@@ -177,4 +177,4 @@ ATTN_DEVICE void store_streaming(void* to, const T& value) {
   __stcs(static_cast<uint4*>(to), words);
 }
 
-} // namespace at::native::attn_tile
+} // namespace at::native::attn_fused

@@ -1,46 +1,48 @@
-// The fused kernels of attn, one pass over the N x N scores each, for any of
-// the arithmetics in AttnFragments.cuh.
+// attn's fused kernels: each passes once over the N x N scores, in any of the
+// arithmetics of AttnFragments.cuh.
 //
-// A block owns kBlock rows of the result, walks over the rows that they meet,
-// kWalk at a time, and keeps what it sums in registers:
+// A block owns kBlock rows of its result. It walks over the rows of the other
+// side, kWalk at a time, and keeps the sums of its result in registers:
 //
 //   forward         owns queries, walks over keys      output
 //   backward_rows   owns queries, walks over keys      grad_q
 //   backward_cols   owns keys, walks over queries      grad_k and grad_v
 //
 // blockIdx.x is the block of rows, blockIdx.y the part of the walk and
-// blockIdx.z the slice of the result's columns. Parts are summed afterwards, in
-// order, so results do not depend on the timing of blocks. Operands come as
-// rows of whole 128-byte lines, zero beyond their own columns.
+// blockIdx.z the slice of the result's columns. sum_parts adds the parts in
+// order, so results do not depend on the timing of blocks. The rows of an
+// operand are whole lines of 128 bytes, filled up with zeros.
 #pragma once
 
 #include <ATen/native/cuda/AttnArgs.cuh>
 
 #include <algorithm>
 
-namespace at::native::attn_tile {
+namespace at::native::attn_fused {
 
-// Copies, ldmatrix and mma are there from compute capability 8.0 on; the host
-// never launches these kernels below it.
+// cp.async, ldmatrix and mma need compute capability 8.0. The host does not
+// launch these kernels on older devices.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 #define ATTN_TILES
 #endif
 
-// Where position p of a walked tile lies in the matrix. A lane holds neighbours
-// in pairs, so the rows of right and wide are laid down such that the pairs of
-// kChunk / 2 tiles are kChunk neighbouring columns: one 16-byte access.
+// The column of attn that stands at position p of a walked tile. A lane holds
+// one pair of neighbouring positions in each 16 x 8 tile. Walked rows are
+// stored in such an order that its pairs in kChunk / 2 tiles are kChunk
+// neighbouring columns of attn, which it accesses as 16 bytes.
 template <typename A>
 ATTN_DEVICE int column_of(int p) {
   constexpr int chunk = Tile<A>::kChunk, run = 4 * chunk;
   return p / run * run + p % 8 / 2 * chunk + p % run / 8 * 2 + p % 2;
 }
 
-// How the rows of a walked tile are laid down: as they come, or by column_of,
-// or by column_of with neighbours exchanged.
+// The order of the rows of a tile: as in the matrix, by column_of, or by
+// column_of with every two neighbours exchanged.
 enum class Order { rows, columns, exchanged };
 
-// Begins the copy of rows [first, first + kRows) of a matrix. At an edge those
-// from end on are zeros. kLines says how wide it is where that is known.
+// Starts to copy rows [first, first + kRows) of a matrix to a tile. At an edge
+// the rows from `end` on become zeros. kLines is the width of the matrix where
+// it is known at compile time, and 0 elsewhere.
 template <int kRows, Order kOrder, int kLines, bool kEdge, typename A>
 ATTN_DEVICE void load_rows(
     Tile<A> tile,
@@ -61,7 +63,7 @@ ATTN_DEVICE void load_rows(
       chunk * (kLine<A> / 8);
 #pragma unroll
   for (int i = 0; i < kRows / step; ++i) {
-    const int r = order(i * step); // as own has none of its bits
+    const int r = order(i * step); // own and i * step share no bits
 #pragma unroll(kLines ? kLines : 1)
     for (int line = 0; line < (kLines ? kLines : lines); ++line) {
       const bool valid = !kEdge || r < left;
@@ -73,8 +75,9 @@ ATTN_DEVICE void load_rows(
   }
 }
 
-// The same for the block of an N x N matrix that begins at (row, column); away
-// from an edge it is chunked.
+// Starts to copy the block at (row, column) of an N x N matrix to a tile. At an
+// edge what lies outside of the matrix becomes zeros; elsewhere the matrix must
+// be chunked.
 template <int kRows, int kColumns, bool kEdge, typename A>
 ATTN_DEVICE void load_block(
     Tile<A> tile,
@@ -107,15 +110,16 @@ ATTN_DEVICE void load_block(
   }
 }
 
-// What a lane reads or writes in one access.
+// The pairs that a lane reads or writes in one access.
 template <typename A>
 struct alignas(16) Chunk {
   static constexpr int kPairs = Tile<A>::kChunk / 2;
   typename A::Pair pair[kPairs];
 };
 
-// The pairs of this lane in a matrix of which this many rows and columns are
-// there; zeros beyond them. Away from an edge all are there, in chunks.
+// Loads this lane's pairs of the block at (row, column) of a matrix. At an edge
+// the matrix has only this many rows and columns from there on, and pairs
+// outside of it become zeros; elsewhere the matrix must be chunked.
 template <typename A, bool kEdge, int kRows, int kTiles>
 ATTN_DEVICE void load_pairs(
     typename A::Pair (&pairs)[kRows][kTiles][2],
@@ -156,7 +160,7 @@ ATTN_DEVICE void load_pairs(
   }
 }
 
-// Writes what load_pairs reads, to rows of this stride from data on.
+// Stores this lane's pairs to the block at `data`, as load_pairs loads them.
 template <typename A, bool kEdge, int kRows, int kTiles>
 ATTN_DEVICE void store_pairs(
     typename A::scalar_t* data,
@@ -195,39 +199,7 @@ ATTN_DEVICE void store_pairs(
   }
 }
 
-// Writes a warp's sums from (row, column) on.
-template <typename A, int kRows, int kTiles>
-ATTN_DEVICE void store_result(
-    Result<A> result,
-    const typename A::acc_t (&sums)[kRows][kTiles][4],
-    int row,
-    int column,
-    int n,
-    int lane) {
-#pragma unroll
-  for (int i = 0; i < 2 * kRows; ++i) {
-    const int r = row + 8 * i + lane / 4;
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const int c = column + result_column<A>(t, lane);
-#pragma unroll
-      for (int b = 0; b < 2; ++b) {
-        if (r < n && c + b < result.columns) {
-          const auto x = sums[i / 2][t][i % 2 * 2 + b];
-          if (result.parts) {
-            result
-                .parts[(int64_t(blockIdx.y) * n + r) * result.columns + c + b] =
-                x;
-          } else {
-            result.data[int64_t(r) * result.columns + c + b] = x;
-          }
-        }
-      }
-    }
-  }
-}
-
-// (attn's gradient) * (1 - attn^2), pair by pair, in the shape of scores
+// scores *= 1 - attn^2
 template <typename A, int kRows, int kTiles>
 ATTN_DEVICE void times_tanh_derivative(
     typename A::acc_t (&scores)[kRows][kTiles][4],
@@ -256,8 +228,9 @@ ATTN_DEVICE void add_pairs(
   }
 }
 
-// Zeros where there is no column: an infinity of left times the zeros beyond
-// the last row of right is not a number, and must not reach the second product.
+// Sets the scores beyond the last column to zero. They can be NaN, which must
+// not reach the second product: an infinity of `left` has been multiplied by
+// the zeros beyond the last row of `right`.
 template <typename A, bool kInColumnOrder, int kRows, int kTiles>
 ATTN_DEVICE void mask_scores(
     typename A::acc_t (&scores)[kRows][kTiles][4],
@@ -289,7 +262,8 @@ ATTN_DEVICE void to_pairs(
   }
 }
 
-// Shared memory: the owned tile, then two stages of the walked ones.
+// Hands out shared memory to tiles: one owned, then the walked ones, each for
+// two stages.
 template <typename A>
 struct Storage {
   typename A::scalar_t* next =
@@ -302,48 +276,14 @@ struct Storage {
   }
 };
 
-// Whether a step of the walk has to look for edges and layouts.
+// Whether a step of the walk checks for the edges of the matrices and for
+// layouts that are not chunked.
 using Edge = std::true_type;
 using Inside = std::false_type;
 
-// Calls compute(edge, stage, row) for every kWalk rows from begin to end, while
-// load(edge, stage, row) brings in those after them; stage is where in a tile
-// of 2 * kWalk rows they are. All is at an edge unless it is said to be inside;
-// then the last rows are.
-template <int kWalk, bool kInside, typename Load, typename Compute>
-ATTN_DEVICE void walk(
-    int begin,
-    int end,
-    bool inside,
-    const Load& load,
-    const Compute& compute) {
-  int stage = 0;
-  int row = begin;
-  load(Edge(), stage, row);
-  copy_commit();
-  const auto step = [&](auto edge) {
-    copy_wait<0>();
-    block_barrier();
-    if (!edge || row + kWalk < end) {
-      load(edge, stage ^ kWalk, row + kWalk);
-      copy_commit();
-    }
-    compute(edge, stage, row);
-    stage ^= kWalk;
-    row += kWalk;
-  };
-  if constexpr (kInside) {
-    while (inside && row + 2 * kWalk <= end) {
-      step(Inside());
-    }
-  }
-  while (row < end) {
-    step(Edge());
-  }
-}
-
-// Where a block stands. kWhole says that every operand is kWidth wide, which is
-// then known when compiling.
+// One block's share of the work: its rows, its part of the walk and its slice
+// of the columns. kWhole says that every operand is kWidth wide, which is then
+// known at compile time.
 template <typename A, int kWidth, int kRows, bool kWhole>
 struct Place {
   static constexpr int kBlock = 64 * kRows;
@@ -360,18 +300,88 @@ struct Place {
   ATTN_DEVICE int depth(const Operand<A>& operand) const {
     return kWhole ? kWidth : operand.lines * kLine<A>;
   }
-  // Of an operand's lines those in the slice.
+  // The lines of an operand that lie in the slice.
   ATTN_DEVICE int lines(const Operand<A>& operand) const {
     return std::min<int>(kWidth / kLine<A>, operand.lines - slice / kLine<A>);
   }
+
+  ATTN_DEVICE bool is_inside(const ForwardArgs<A>& args) const {
+    return args.chunked && first + kBlock <= args.n;
+  }
+  ATTN_DEVICE bool is_inside(const BackwardArgs<A>& args) const {
+    return args.attn.chunked && !args.grad_attn.data &&
+        first + kBlock <= args.n;
+  }
+
+  // Calls compute(edge, stage, row) for every kWalk rows of the walk, while
+  // load(edge, stage, row) brings in the next ones. `stage` is where these rows
+  // lie in a tile of 2 * kWalk rows. Kernels for whole operands have a second
+  // loop without checks, which they run if the block is inside the matrices.
+  template <typename Load, typename Compute>
+  ATTN_DEVICE void walk(bool inside, const Load& load, const Compute& compute)
+      const {
+    constexpr int kWalk = A::kWalk;
+    const int end = this->end;
+    int stage = 0;
+    int row = begin;
+    load(Edge(), stage, row);
+    copy_commit();
+    const auto step = [&](auto edge) {
+      copy_wait<0>();
+      block_barrier();
+      if (!edge || row + kWalk < end) {
+        load(edge, stage ^ kWalk, row + kWalk);
+        copy_commit();
+      }
+      compute(edge, stage, row);
+      stage ^= kWalk;
+      row += kWalk;
+    };
+    if constexpr (kWhole) {
+      while (inside && row + 2 * kWalk <= end) {
+        step(Inside());
+      }
+    }
+    while (row < end) {
+      step(Edge());
+    }
+  }
+
+  // Writes a warp's sums to its rows and columns of a result.
+  ATTN_DEVICE void store(
+      Result<A> result,
+      const typename A::acc_t (&sums)[kRows][kWidth / 8][4],
+      int n) const {
+#pragma unroll
+    for (int i = 0; i < 2 * kRows; ++i) {
+      const int r = first + warp_row + 8 * i + lane / 4;
+#pragma unroll
+      for (int t = 0; t < kWidth / 8; ++t) {
+        const int c = slice + result_column<A>(t, lane);
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          if (r < n && c + b < result.columns) {
+            const auto x = sums[i / 2][t][i % 2 * 2 + b];
+            if (result.parts) {
+              const int64_t row = int64_t(blockIdx.y) * n + r;
+              result.parts[row * result.columns + c + b] = x;
+            } else {
+              result.data[int64_t(r) * result.columns + c + b] = x;
+            }
+          }
+        }
+      }
+    }
+  }
 };
 
-// The blocks that a multiprocessor shall hold at a time.
+// How many blocks should fit on a multiprocessor, for the compiler's choice of
+// registers.
 template <typename A, int kWidth, bool kWhole>
 constexpr int kResident =
     kWhole && kWidth == 64 && sizeof(typename A::scalar_t) == 2 ? 3 : 2;
 
-// output = tanh(q @ k^T) @ v, and attn on the way
+// attn = tanh(q @ k^T), output = attn @ v
 template <typename A, int kWidth, int kRows, bool kWhole>
 __global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
     forward(ForwardArgs<A> args) {
@@ -423,17 +433,15 @@ __global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
             at.end - key - strip,
             lane);
       }
-      // The four words of a chunk lie elsewhere than those of an mma. As other
-      // words, with neighbours exchanged as in v, they are made once for each;
-      // as the same they would be copied for every mma.
+      // The store and the mma need these pairs in different registers. Pairs
+      // with neighbours exchanged, to match the rows of v, are new values that
+      // the compiler makes once. It would copy the same values for every mma.
       to_pairs<A, true>(attn, scores);
       second_product<A>(output, attn, v.from(stage + strip), 0, lane);
     }
   };
-  const bool inside = args.chunked && at.first + kBlock <= args.n;
-  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
-  store_result(
-      args.output, output, at.first + at.warp_row, at.slice, args.n, lane);
+  at.walk(at.is_inside(args), load, compute);
+  at.store(args.output, output, args.n);
 #endif
 }
 
@@ -486,7 +494,7 @@ __global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
         load_pairs_of(args.grad_attn);
         add_pairs<A>(scores, pairs);
       }
-      // On their way while the product is made.
+      // These loads run while the product is computed.
       load_pairs_of(args.attn);
       first_product(
           scores,
@@ -502,11 +510,8 @@ __global__ void __launch_bounds__(kThreads, kResident<A, kWidth, kWhole>)
       second_product<A>(grad_q, pairs, k.from(stage + strip), 0, lane);
     }
   };
-  const bool inside =
-      args.attn.chunked && !args.grad_attn.data && at.first + kBlock <= args.n;
-  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
-  store_result(
-      args.grad_q, grad_q, at.first + at.warp_row, at.slice, args.n, lane);
+  at.walk(at.is_inside(args), load, compute);
+  at.store(args.grad_q, grad_q, args.n);
 #endif
 }
 
@@ -520,8 +525,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const Place<A, kWidth, kRows, kWhole> at(args.n, args.part);
   constexpr int kBlock = at.kBlock, kLines = at.kLines;
   const int lane = at.lane, depth = at.depth(args.grad_output);
-  // The second product reads whole slices of grad_output; v is as wide, as a
-  // stride of its own makes this kernel spill.
+  // The second product reads whole slices of grad_output. v gets the same
+  // stride, because with a second stride this kernel spills registers.
   const int whole = (depth + kWidth - 1) / kWidth * kWidth;
   const bool has_grad_v = args.grad_v.columns > at.slice;
 
@@ -594,19 +599,15 @@ __global__ void __launch_bounds__(kThreads, 2)
       second_product<A>(grad_k, pairs, q.from(stage + strip), 0, lane);
     }
   };
-  const bool inside =
-      args.attn.chunked && !args.grad_attn.data && at.first + kBlock <= args.n;
-  walk<kWalk, kWhole>(at.begin, at.end, inside, load, compute);
-  store_result(
-      args.grad_k, grad_k, at.first + at.warp_row, at.slice, args.n, lane);
+  at.walk(at.is_inside(args), load, compute);
+  at.store(args.grad_k, grad_k, args.n);
   if (has_grad_v) {
-    store_result(
-        args.grad_v, grad_v, at.first + at.warp_row, at.slice, args.n, lane);
+    at.store(args.grad_v, grad_v, args.n);
   }
 #endif
 }
 
-// result (count elements) = the sum of its parts, first to last
+// Sums the parts of a result of `count` elements, from first to last.
 template <typename A>
 __global__ void __launch_bounds__(kThreads)
     sum_parts(Result<A> result, int parts, int64_t count) {
@@ -657,4 +658,4 @@ const void* kernel_of(Kernel kernel, int width, bool whole) {
                      : kernel_of<A, 128>(kernel, whole);
 }
 
-} // namespace at::native::attn_tile
+} // namespace at::native::attn_fused
