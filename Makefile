@@ -31,17 +31,17 @@ USORT := {known-first-party = ["torch"], order-by-type = false, lines-after-impo
 
 lint: setup
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check fork suites checks examples
+	$(VENV)/bin/ruff format --check fork suites checks bench examples conftest.py test/test_ops.py
 	$(VENV)/bin/ruff format --check --line-length 88 --exclude torch/testing tools torch test/test_attn*.py test/test_decomp.py
 	$(VENV)/bin/ruff check --isolated --select I --config 'lint.isort = $(USORT)' test/test_attn*.py
 	! grep -L ' run_tests()$$' test/test_attn*.py | grep .
 	$(VENV)/bin/mypy
 	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
 
-# QUICK=1 for under two minutes.
+# All cases take about an hour; QUICK=1 takes under two minutes. ARGS chooses a part: make bench ARGS='--dtype float32'
 bench: setup
 	$(FORK) build
-	$(VENV)/bin/python -m bench.cpu $(if $(QUICK),--quick)
+	$(VENV)/bin/python -m bench.cpu $(if $(QUICK),--quick --out build/bench) $(ARGS)
 
 setup: $(VENV)/ready
 

@@ -12,7 +12,7 @@ from fork.verify import map
 from suites.advice import ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "guide").glob("*.md"))]
+TEXTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "guide").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#L(\d+))?(?: \"([^\"]+)\")?\)")
 
 

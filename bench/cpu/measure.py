@@ -6,31 +6,37 @@ import ctypes
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from timeit import Timer
 
 import torch
-from torch.utils.benchmark import Timer
+
+from bench.reference import flop
 
 Work = Callable[[], object]
+# A case ends after about this many seconds, even if fewer rounds were taken than otherwise.
+LONGEST = 10.0
 
 
 def medians(works: Mapping[str, Work], seconds: float) -> dict[str, float]:
-    """Median seconds per call of each, measured in turns, so that a busy moment of the machine meets all of them."""
-    timers = {
-        name: Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
-        for name, work in works.items()
-    }
+    """Median seconds per call of each, measured in turns, so that a busy moment of the machine meets all of them.
+
+    There are at least five rounds, and about `seconds` for each, unless five rounds would take longer than LONGEST.
+    """
+    timers = {name: Timer(work) for name, work in works.items()}
     counts = {}
     for name, timer in timers.items():
-        timer.timeit(2)
-        once = timer.timeit(1).mean
+        once = timer.timeit(1)
+        if once < 1:
+            once = timer.timeit(1)
         counts[name] = max(1, min(1000, int(1e-3 / max(once, 1e-7))))
     rounds: dict[str, list[float]] = {name: [] for name in works}
-    spent = 0.0
-    while spent < seconds * len(works) or len(next(iter(rounds.values()))) < 5:
+    taken, spent = 0, 0.0
+    while spent < LONGEST and (taken < 5 or spent < seconds * len(works)):
         for name, timer in timers.items():
-            took = timer.timeit(counts[name]).mean
-            rounds[name].append(took)
-            spent += took * counts[name]
+            took = timer.timeit(counts[name])
+            rounds[name].append(took / counts[name])
+            spent += took
+        taken += 1
     return {name: statistics.median(times) for name, times in rounds.items()}
 
 
@@ -52,7 +58,7 @@ def peak_memory(work: Work) -> int:
 
 
 class Floor:
-    """The least time by PERF's rule: the FLOP at the rate of a square product, and one pass over N x N."""
+    """A lower bound: the FLOP at the rate of a square product, plus one pass over N x N."""
 
     def __init__(self, dtype: torch.dtype, seconds: float) -> None:
         n = 2048 if dtype in (torch.float32, torch.float64) else 1024
@@ -67,8 +73,3 @@ class Floor:
             a = torch.rand(n, n).to(self.dtype)
             self.passes[n] = medians({"forward": a.clone, "backward": a.sum}, self.seconds)
         return flop(kind, n, d, e) / self.rate + self.passes[n][kind]
-
-
-def flop(kind: str, n: int, d: int, e: int) -> float:
-    """Forward 2 N^2 (D + E), backward twice that."""
-    return {"forward": 2.0, "backward": 4.0, "both": 6.0}[kind] * n * n * (d + e)

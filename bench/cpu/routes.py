@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,23 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 
 from bench.cpu.measure import Work
+from bench.reference import Attn, composition
 
-Attn = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 KINDS = ("forward", "backward", "both", "double backward", "forward AD")
 
 
-def composition(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    attn = torch.tanh(q @ k.t())
-    return attn @ v, attn
-
-
-def routes(quick: bool) -> dict[str, Attn]:
-    """By name: torch.attn, composition, and the others where this machine has what they need."""
+def routes(others: bool) -> dict[str, Attn]:
+    """By name: composition, torch.attn and, if wanted, the others, as far as this machine has what they need."""
     found: dict[str, Attn] = {"composition": composition, "torch.attn": torch.attn}
+    if not others:
+        return found
     sys.path.insert(0, str(Path(__file__).parents[2] / "test"))
     tests = importlib.import_module("test_attn")
     found["Python Function"] = tests.python_attn
-    if not quick:
-        try:
-            found["C++ Function"] = tests.cpp_attn()
-        except (OSError, RuntimeError) as error:
-            print(f"C++ Function left out: {str(error).splitlines()[0]}")
+    try:
+        found["C++ Function"] = tests.cpp_attn()
+    except (OSError, RuntimeError) as error:
+        print(f"C++ Function left out: {str(error).splitlines()[0]}")
     found["torch.compile"] = torch.compile(composition, dynamic=False)
     return found
 

@@ -1,0 +1,100 @@
+"""results.json of one processor: new results are merged into it, each with its commit and its torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from bench.cpu.cases import Case
+
+# Below this share of composition's speed a case counts as slower: what is nearer is the noise of a quiet machine.
+SLOWER = 0.97
+FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds and bytes by route; floor in seconds, for forward and backward."""
+
+    case: Case
+    seconds: dict[str, float]
+    memory: dict[str, int] = field(default_factory=dict)
+    floor: float | None = None
+    commit: str = ""
+    torch: str = ""
+
+    @property
+    def speedup(self) -> float:
+        return self.seconds["composition"] / self.seconds["torch.attn"]
+
+    @property
+    def is_slower(self) -> bool:
+        return self.speedup < SLOWER
+
+
+@dataclass
+class Record:
+    """What was measured on one processor, under one number of threads and one CPU capability."""
+
+    processor: str
+    threads: int
+    capability: str
+    remark: str = ""
+    results: list[Result] = field(default_factory=list)
+
+    @property
+    def conditions(self) -> str:
+        return f"{self.processor}, {self.threads} threads, capability {self.capability}"
+
+    @property
+    def folder_name(self) -> str:
+        return "-".join(re.findall(r"[a-z0-9]+", self.processor.lower()))
+
+    @staticmethod
+    def read(folder: Path) -> Record:
+        plain = json.loads((folder / "results.json").read_text())
+        results = [Result(Case(**r.pop("case")), **r) for r in plain.pop("results")]
+        return Record(results=results, **plain)
+
+    def write(self, folder: Path) -> None:
+        """One result a line, in the order of the cases, so that a difference shows what was measured again."""
+        head = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "results"}
+        lines = ",\n".join(json.dumps(dataclasses.asdict(r)) for r in self.results)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").write_text(f'{json.dumps(head)[:-1]}, "results": [\n{lines}\n]}}\n')
+
+    def add(self, result: Result) -> None:
+        """Takes the place of an earlier result of the same case."""
+        kept = [r for r in self.results if r.case != result.case]
+        self.results = sorted([*kept, result], key=lambda r: dataclasses.astuple(r.case))
+
+    def find(self, case: Case) -> Result | None:
+        return next((r for r in self.results if r.case == case), None)
+
+
+def here() -> Record:
+    """An empty record of this machine."""
+    known = Path("/proc/cpuinfo")
+    lines = known.read_text().splitlines() if known.exists() else []
+    pairs = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    model = pairs.get("model name") or platform.processor() or platform.machine()
+    plain = re.sub(r"\((R|TM)\)|\bCPU\b|\bProcessor\b|@.*|\d+-Core", " ", model, flags=re.IGNORECASE)
+    # Models' names do not say which instructions they have, and virtual machines hide the models.
+    flags = pairs.get("flags", "").split()
+    sets = [name for name, flag in (("AVX512", "avx512f"), ("AMX", "amx_tile")) if flag in flags]
+    processor = " ".join(plain.split()) + (f" ({', '.join(sets)})" if sets else "")
+    return Record(processor, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())
+
+
+def commit() -> str:
+    """The commit that is checked out, with `-dirty` where files differ from it."""
+    words = ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty"]
+    found = subprocess.run(words, capture_output=True, text=True, cwd=FOLDER.parent)
+    return found.stdout.strip() or "unknown"

@@ -1,0 +1,93 @@
+"""The benchmark of the CPU: how results are kept and shown, and that the documents show what the files hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+import torch
+
+from bench.cpu import __main__ as bench
+from bench.cpu import report
+from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case, grid, is_quick, other_routes
+from bench.cpu.record import FOLDER, Record, Result, here
+from bench.reference import composition
+
+FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
+
+
+def result(case: Case = FORWARD, speedup: float = 2.0, commit: str = "abc1234") -> Result:
+    return Result(case, {"composition": 1e-3 * speedup, "torch.attn": 1e-3}, commit=commit, torch="2.13.0")
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    """Runs `python -m bench.cpu` with composition in the place of torch.attn, so that no fork is needed."""
+    monkeypatch.setattr(torch, "attn", composition, raising=False)
+    monkeypatch.setattr(sys, "argv", ["bench.cpu", *words])
+    bench.main()
+
+
+def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch, capsys):
+    record = here()
+    other = result(dataclasses.replace(FORWARD, n=64), commit="earlier")
+    record.add(other)
+    record.add(result(commit="earlier"))
+    record.write(tmp_path)
+    measure(monkeypatch, "--part", "grid", "--dtype", "float32", "--n", "16", "--d", "16", "--out", str(tmp_path))
+    kept = Record.read(tmp_path)
+    assert [(r.case.kind, r.case.n) for r in kept.results] == [("backward", 16), ("forward", 16), ("forward", 64)]
+    assert kept.find(other.case) == other
+    new = kept.find(FORWARD)
+    assert new and new.commit != "earlier" and new.torch == torch.__version__ and new.seconds["torch.attn"] > 0
+    assert (tmp_path / "tables.md").read_text() == report.document(kept)
+    assert all((tmp_path / f"{chart}.svg").stat().st_size > 1000 for chart in ("speedup", "roofline", "memory"))
+    assert "slower than composition (below 0.97), of 2 cases: " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_results_of_another_processor_stay(tmp_path, monkeypatch):
+    foreign = Record("Another Processor", 2, "AVX2", results=[result()])
+    foreign.write(tmp_path)
+    before = (tmp_path / "results.json").read_bytes()
+    with pytest.raises(
+        SystemExit, match="was taken on Another Processor, 2 threads, capability AVX2, and this is .*--out"
+    ):
+        measure(monkeypatch, "--n", "16", "--out", str(tmp_path))
+    assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="no case has this part, dtype, N and D"):
+        measure(monkeypatch, "--n", "3", "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_verdict_names_every_slower_case_and_no_other():
+    slow = result(dataclasses.replace(FORWARD, kind="backward"), speedup=0.96)
+    elsewhere = result(dataclasses.replace(FORWARD, part="routes"), speedup=0.5)
+    assert report.verdict([result(), slow, elsewhere, result(speedup=0.98)]) == (
+        "slower than composition (below 0.97), of 3 cases: backward float32 N=16 D=16 (0.96)"
+    )
+    assert report.verdict([result()]).endswith("of 1 cases: none")
+
+
+def test_the_grid_is_whole_and_quick_takes_a_part_of_it():
+    cases = list(grid())
+    assert len(set(cases)) == len(cases) == len(SIZES) * len(WIDTHS) * len(DTYPES) * 2
+    quick = [case for case in (*cases, *other_routes()) if is_quick(case)]
+    assert {case.dtype for case in quick} == set(DTYPES) and len(quick) < 45
+
+
+def test_tables_are_those_of_the_results():
+    records = report.everywhere()
+    assert records
+    for record in records:
+        assert (FOLDER / record.folder_name / "tables.md").read_text() == report.document(record), (
+            "run `python -m bench.cpu.report`"
+        )
+
+
+@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: path.name)
+def test_documents_show_the_results(path):
+    shown = report.SIDE_BY_SIDE.findall(path.read_text())
+    assert shown == [report.side_by_side(report.everywhere())], "run `python -m bench.cpu.report`"
