@@ -20,6 +20,7 @@ COMMANDS = {
     "wheel": "pack a fork as an installable wheel",
     "show": "print the stack, or one PR of it",
     "check": "check that the stack is sound: every prefix weaves, builds and passes what it ships",
+    "new": "write the first stack of an operator, from its schema",
     "apply": "commit the stack, one commit per PR, on a new branch of a PyTorch checkout",
     "import": "write a branch of a PyTorch checkout as a stack in a folder, the inverse of apply",
     "export": "write the stack as mailbox patches against a PyTorch checkout",

@@ -1,0 +1,150 @@
+"""Finds where the one-line entries of a new operator go: beside the name before its own in the alphabet."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from fork.errors import ForkError
+from fork.series import NATIVE_FUNCTIONS
+from fork.weave import yamls
+from fork.weave.source import Source, assigned, collection_of, elements, name_of, statements
+
+Read = Callable[[str], str | None]
+Names = Callable[[str], Iterable[str]]
+
+# Sources that a wheel does not ship: their places are ones that every release has.
+POINTWISE = (
+    "abs",
+    "bitwise_and",
+    "ceil",
+    "deg2rad",
+    "erf",
+    "floor",
+    "hypot",
+    "lerp",
+    "mul",
+    "neg",
+    "pow",
+    "round",
+    "sin",
+)
+SPACE = "namespace torch::autograd::generated::details"
+ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": {
+        "TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m)": "last"
+    },
+    "build_variables.bzl": {
+        "aten_native_source_codegen_list": "last",
+        "aten_native_source_non_codegen_list": "last",
+    },
+    "test/test_namedtuple_return_api.py": {
+        "all_operators_with_namedtuple_return": "last",
+        "TestNamedTupleAPI.test_namedtuple_return.operators": "last",
+    },
+    "torch/csrc/autograd/FunctionsManual.h": {SPACE: "last"},
+    "torch/csrc/autograd/FunctionsManual.cpp": {SPACE: "last"},
+}
+
+
+def anchors(
+    paths: Iterable[str], containers: Mapping[str, tuple[str, ...]], name: str, read: Read
+) -> dict[str, dict[str, str]]:
+    """Path -> container -> place, for those of the paths that are fragments."""
+    found: dict[str, dict[str, str]] = {}
+    for path in paths:
+        if path == "docs/source/torch.md":
+            before = max((known for known in POINTWISE if known < name), default=POINTWISE[0])
+            found[path] = {"formerly": "docs/source/torch.rst", "Pointwise Ops": f"after {before}"}
+        elif path in ELSEWHERE:
+            found[path] = {c: place for c, place in ELSEWHERE[path].items() if c in containers.get(path, (c,))}
+        elif path in NEIGHBOURS:
+            text = read(path)
+            if text is None:
+                raise ForkError(f"torch ships no {path}, which a new operator has an entry in: choose another release")
+            found[path] = {
+                container: _beside(names(text), prefix, name, path)
+                for container, (prefix, names) in NEIGHBOURS[path].items()
+            }
+    return found
+
+
+def entries(read: Read) -> set[str]:
+    """The names of all operators that the base has."""
+    return {entry.partition(".")[0] for entry in yamls.ENTRY.findall(read(NATIVE_FUNCTIONS) or "")}
+
+
+@functools.lru_cache
+def _source(text: str) -> Source:
+    """One file has several lists, and the largest takes a second to read."""
+    return Source(text)
+
+
+def _beside(names: Iterable[str], prefix: str, name: str, path: str) -> str:
+    """After the last of the names that come before this one, among those that stand there once."""
+    listed = list(names)
+    plain = re.compile(rf"{re.escape(prefix)}[a-z][a-z0-9_]*")
+    once = sorted(known for known in listed if listed.count(known) == 1 and plain.fullmatch(known))
+    if not once:
+        raise ForkError(f"{path} of torch has no entry beside which one of {name} could stand: choose another release")
+    lower = [known for known in once if known < prefix + name]
+    return f"after {lower[-1]}" if lower else f"before {once[0]}"
+
+
+def _collection(*path: str) -> Names:
+    """The keys of the list, set or dict that is assigned to the last name, inside the functions of the others."""
+
+    def names(text: str) -> list[str]:
+        body = list(statements(_source(text).tree.body))
+        for scope in path[:-1]:
+            body = [
+                s
+                for node in body
+                if isinstance(node, ast.FunctionDef) and node.name == scope
+                for s in statements(node.body)
+            ]
+        lists = [collection for node in body if assigned(node) == path[-1] and (collection := collection_of(node))]
+        return [key for collection in lists for key, _, _ in elements(collection)]
+
+    return names
+
+
+def _statements(text: str) -> list[str]:
+    return [name_of(node) for node in statements(_source(text).tree.body)]
+
+
+def _decompositions(text: str) -> list[str]:
+    """Functions that are decompositions; a name that stands there more than once, as anything, is no anchor."""
+    body = list(statements(_source(text).tree.body))
+    every = [name_of(node) for node in body]
+    decorated = [
+        n.name for n in body if isinstance(n, ast.FunctionDef) and "register_decomposition" in ast.unparse(n)[:60]
+    ]
+    return [name for name in decorated if every.count(name) == 1]
+
+
+# Path -> container -> what the names there begin with, and how to find them.
+NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, Names]]] = {
+    NATIVE_FUNCTIONS: {"file": ("", yamls.ENTRY.findall)},
+    "tools/autograd/derivatives.yaml": {"file": ("", yamls.ENTRY.findall)},
+    "torch/overrides.py": {
+        "get_testing_overrides.ret": ("torch.", _collection("get_testing_overrides", "ret")),
+    },
+    "torch/_torch_docs.py": {"file": ("torch.", _statements)},
+    "torch/_dynamo/trace_rules.py": {
+        "torch_c_binding_in_graph_functions": ("torch.", _collection("torch_c_binding_in_graph_functions")),
+    },
+    "torch/testing/_internal/common_methods_invocations.py": {
+        "file": ("sample_inputs_", _statements),
+        "op_db": ("", _collection("op_db")),
+    },
+    "torch/_decomp/decompositions.py": {"file": ("", _decompositions)},
+    "torch/_decomp/__init__.py": {
+        "_core_aten_decompositions_post_autograd.return": (
+            "aten.",
+            _collection("_core_aten_decompositions_post_autograd", "return"),
+        ),
+    },
+}

@@ -1,0 +1,237 @@
+"""Writes the files of a first stack: which files an operator needs, and what their templates are filled with."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import jinja2
+
+from fork.new import places
+from fork.new.schema import Argument, Operator
+
+STYLE = Path(__file__).resolve().parents[2] / ".clang-format"
+NATIVE = "aten/src/ATen/native"
+TESTING = "torch/testing/_internal"
+# Template -> path of what it makes; {title} is the operator's name as files have it.
+ALWAYS = {
+    "native.cpp": NATIVE + "/{title}.cpp",
+    "native_functions.yaml": NATIVE + "/native_functions.yaml",
+    "BatchRulesDecompositions.cpp": "aten/src/ATen/functorch/BatchRulesDecompositions.cpp",
+    "build_variables.bzl": "build_variables.bzl",
+    "overrides.py": "torch/overrides.py",
+    "torch_docs.py": "torch/_torch_docs.py",
+    "trace_rules.py": "torch/_dynamo/trace_rules.py",
+    "opinfo.py": TESTING + "/common_methods_invocations.py",
+    "torch.md": "docs/source/torch.md",
+}
+NAMED = {"test_namedtuple_return_api.py": "test/test_namedtuple_return_api.py"}
+EXPLICIT = {
+    "native.h": NATIVE + "/{title}.h",
+    "kernel.cpp": NATIVE + "/cpu/{title}Kernel.cpp",
+    "derivatives.yaml": "tools/autograd/derivatives.yaml",
+    "FunctionsManual.h": "torch/csrc/autograd/FunctionsManual.h",
+    "FunctionsManual.cpp": "torch/csrc/autograd/FunctionsManual.cpp",
+    "decompositions.py": "torch/_decomp/decompositions.py",
+    "decomp_init.py": "torch/_decomp/__init__.py",
+}
+
+
+def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
+    """Path -> text of every file of the stack, stack/series.yaml included."""
+    templates = ALWAYS | (NAMED if op.named else {}) | (EXPLICIT if explicit else {})
+    paths = {name: path.format(title=op.title) for name, path in templates.items()}
+    lists = ["aten_native_source_non_codegen_list", *(["aten_native_source_codegen_list"] if explicit else [])]
+    pr = "explicit" if explicit else "composite"
+    form = "with a kernel and a gradient of its own" if explicit else "composed of other operators"
+    title = f"Add torch.{op.name}, {form}"
+    values = context(op, explicit) | {
+        "pr": pr,
+        "title": title if len(title) <= 72 else f"Add torch.{op.name}"[:72],
+        "suffix": op.name.replace("_", ""),
+        "paths": paths.values(),
+        "anchors": places.anchors(paths.values(), {"build_variables.bzl": tuple(lists)}, op.name, read),
+    }
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    texts = {path: environment.get_template(f"{name}.j2").render(values) for name, path in paths.items()}
+    texts["stack/series.yaml"] = environment.get_template("series.yaml.j2").render(values)
+    texts[f"stack/{pr}/PR.md"] = environment.get_template("PR.md.j2").render(values)
+    return {path: _formatted(path, re.sub(r"\n{3,}$", "\n", text.lstrip("\n"))) for path, text in texts.items()}
+
+
+def context(op: Operator, explicit: bool) -> dict[str, object]:
+    """What the templates are filled with: the product of the tensors and numbers, spelled for each file."""
+    tensors, optionals, numbers = op.of("tensor"), op.of("optional"), op.of("number")
+    checked = op.of("tensor", "optional", "list")
+    several = len(tensors) + len(op.of("list")) + len(optionals) > 1 and len(tensors) > 1
+    factors = tensors if several else [tensors[0], tensors[0], *tensors[1:]]
+    return {
+        "op": op,
+        "explicit": explicit,
+        "many": len(op.outputs) > 1,
+        "first": tensors[0].name,
+        "tensors": tensors,
+        "optionals": optionals,
+        "lists": op.of("list"),
+        "numbers": numbers,
+        "scalars": [n for n in numbers if n.type == "Scalar"],
+        "others": checked[1:],
+        "includes": sorted(["mul", f"{op.name}_native", *(["ones"] if explicit and optionals else [])]),
+        "unused": ", ".join(a.name for a in op.of("other")),
+        "said": _said([f.name for f in factors] + [a.name for a in op.of("optional", "list", "number")]),
+        "factors": [f.name for f in factors],
+        "python_factors": [f.python for f in factors],
+        "parameters": ", ".join(a.declaration for a in op.arguments),
+        "check_parameters": ", ".join(a.declaration for a in checked),
+        "check_arguments": ", ".join(a.name for a in checked),
+        "python_parameters": _python_parameters(op.arguments),
+        "decomposition_parameters": _python_parameters(op.arguments, native=True),
+        "samples": _samples(op),
+        "tuple": _tuple,
+        "error_call": lambda shape, wrong, value: _error_call(op, shape, wrong, value),
+        "tuple_inputs": ", ".join(["a", *(a.sample.replace("make_arg(shape)", "a") for a in _given(op))])
+        + ("" if _given(op) else ","),
+        "docs_type": _docs_type,
+        "docs_text": _docs_text,
+        **(_formulas(op, factors) if explicit else {}),
+    }
+
+
+def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
+    """The gradient and the tangent of the product, by the product rule."""
+    tensors, optionals, numbers = op.of("tensor"), op.of("optional"), op.of("number")
+    squared = len(factors) > len(tensors)
+    inputs = sorted([*tensors, *optionals], key=op.arguments.index)
+    many = len(op.outputs) > 1
+    grads = ["grad"]
+    if many:
+        grads = [f"grad_{name}" if op.named else f"grads[{n}]" for n, name in enumerate(op.outputs)]
+    incoming = [re.sub(r"\W", "", grad) for grad in grads]
+    results = [name or (f"result{n}" if many else "result") for n, name in enumerate(op.outputs)]
+
+    def others(one: Argument, suffix: str = "") -> str:
+        names = [f.name + suffix for f in factors if f is not one]
+        if squared and one is tensors[0]:
+            names = [*names, f"2 * {one.name}{suffix}"]
+        return " * ".join(names)
+
+    mask = len(inputs) > 1
+    scalars = [f"{n.cpp_type} {n.name}" for n in numbers]
+    backward = [f"const Tensor& {name}" for name in incoming] + [t.declaration for t in inputs] + scalars
+    both = [name for t in inputs for name in (f"{t.name}_p", f"{t.name}_t")]
+    terms = [f"{t.name}_t * {_grouped(others(t, '_p'))}" for t in tensors]
+    return {
+        "results": [f"{name}_out" for name in results],
+        "result_names": results,
+        "differentiable": [t.name for t in inputs],
+        "incoming": [(name, n) for n, name in enumerate(incoming, 1)],
+        "formula_arguments": ", ".join(
+            [*grads, *(a.name for a in [*inputs, *numbers]), *(["grad_input_mask"] if mask else [])]
+        ),
+        "jvp_arguments": ", ".join([*both, *(n.name for n in numbers)]),
+        "backward_return": f"std::tuple<{', '.join(['Tensor'] * len(inputs))}>" if mask else "Tensor",
+        "backward_parameters": ", ".join(backward + ([f"std::array<bool, {len(inputs)}> output_mask"] if mask else [])),
+        "jvp_return": op.cpp_return,
+        "jvp_parameters": ", ".join([f"const Tensor& {name}" for name in both] + scalars),
+        "gradients": [(t.name, _grouped(others(t)), [o.name for o in optionals if o is not t]) for t in inputs],
+        "tangent": " + ".join(terms),
+        "primal_product": {t.name: " * ".join([f"{f.name}_p" for f in factors]) for t in optionals},
+        "kernel_return": f"std::tuple<{', '.join(['scalar_t'] * len(op.outputs))}>" if many else "scalar_t",
+        "kernel_product": " * ".join(
+            [f"static_cast<opmath_t>({f.name})" for f in [*factors, *optionals]] + [f"{n.name}_" for n in numbers]
+        ),
+    }
+
+
+def _grouped(product: str) -> str:
+    return f"({product})" if " * " in product else product
+
+
+def _said(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + f" and {names[-1]}"
+
+
+def _python_parameters(arguments: Sequence[Argument], native: bool = False) -> str:
+    words = []
+    for before, argument in zip([None, *arguments], arguments):
+        if argument.keyword_only and not (before and before.keyword_only):
+            words.append("*")
+        name = argument.name if native else argument.python
+        words.append(name if argument.default is None else f"{name}={argument.default}")
+    return ", ".join(words)
+
+
+def _given(op: Operator) -> list[Argument]:
+    """What a call has to give after the first tensor."""
+    return [a for a in op.arguments[1:] if a.default is None]
+
+
+def _samples(op: Operator) -> list[tuple[list[str], list[str]]]:
+    """Calls of the operator: with everything left out that has a default, and with everything given."""
+
+    def call(wanted: Sequence[Argument]) -> tuple[list[str], list[str]]:
+        tensors = [n for n, a in enumerate(wanted) if a.kind in ("tensor", "optional", "list")]
+        # By position up to the last tensor: TorchScript's test writes keywords into a program, digits and all.
+        first = max(tensors, default=-1) + 1
+        named = [a for n, a in enumerate(wanted) if a.keyword_only or a.default is not None and n >= first]
+        return [a.sample for a in wanted if a not in named], [f"'{a.python}': {a.sample}" for a in named]
+
+    least, most = call(_given(op)), call(op.arguments[1:])
+    samples = [least] if least == most else [least, most]
+    if any(a.kind == "optional" and a.default is None for a in op.arguments):
+        args, kwargs = least
+        positional = [a for a in _given(op) if not a.keyword_only]
+        none = ["None" if a.kind == "optional" else text for a, text in zip(positional, args)]
+        samples.append((none, kwargs))
+    return samples
+
+
+def _error_call(op: Operator, shape: str, wrong: Argument | None, value: str | None) -> str:
+    """The arguments after the first, one of them with a value that is refused."""
+
+    def text(argument: Argument) -> str:
+        if argument is not wrong or value is None:
+            return argument.sample.replace("shape", shape)
+        return f"[{value}]" if argument.kind == "list" else value
+
+    positional = [a for a in op.arguments[1:] if not a.keyword_only]
+    last = positional.index(wrong) if wrong in positional else -1
+    args = [a for n, a in enumerate(positional) if a.default is None or n <= last]
+    kwargs = [a for a in op.arguments[1:] if a.keyword_only and a.default is None]
+    given = f", args={_tuple(map(text, args))}" if args else ""
+    return given + (f", kwargs={{{', '.join(f'{a.python!r}: {text(a)}' for a in kwargs)}}}" if kwargs else "")
+
+
+def _tuple(items: Iterable[str]) -> str:
+    listed = list(items)
+    return f"({', '.join(listed)}{',' if len(listed) == 1 else ''})"
+
+
+def _docs_type(argument: Argument) -> str:
+    words = {"Tensor": "Tensor", "Tensor?": "Tensor, optional", "Tensor[]": "sequence of Tensors", "Scalar": "Number"}
+    text = words.get(argument.type) or argument.type.rstrip("?").partition("[")[0].replace("SymInt", "int")
+    return text if argument.default is None or "optional" in text else f"{text}, optional"
+
+
+def _docs_text(argument: Argument) -> str:
+    default = f". Default: ``{argument.default}``" if argument.default is not None else ""
+    return {"other": "not used yet", "number": "a factor"}.get(argument.kind, "a factor, of any size") + default
+
+
+def _formatted(path: str, text: str) -> str:
+    """C++ as PyTorch's clang-format lays it out, where that program is installed beside this Python."""
+    program = shutil.which("clang-format", path=str(Path(sys.executable).parent)) or shutil.which("clang-format")
+    if program is None or not path.endswith((".cpp", ".h")):
+        return text
+    done = subprocess.run([program, f"--style=file:{STYLE}"], input=text, capture_output=True, text=True)
+    return done.stdout if done.returncode == 0 else text

@@ -1,0 +1,279 @@
+"""`fork new`: what it writes for a range of schemas is sound on the base, and what cannot be served is one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fork.cli import main
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.new import places, schema
+from fork.series import Series
+from fork.verify import map, soundness
+from fork.weave import weave_all
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
+RICH = (
+    "leaky_prod(Tensor self, Tensor b, Tensor? c=None, *, Scalar alpha=1, int[2] dims=[0,1], bool flag=False) -> "
+    "(Tensor first, Tensor second)"
+)
+SCHEMAS = [
+    PLAIN,
+    RICH,
+    "aaa(Tensor x) -> Tensor",
+    "zzz_z(Tensor a, Tensor b, Tensor c) -> (Tensor, Tensor, Tensor)",
+    "one_named(Tensor a, int n, Tensor? weight) -> Tensor out",
+    "odd_types(Tensor a, SymInt n=3, str mode='x', float? e=None, SymInt[] z=[], *, bool flag, str? s=None) -> Tensor",
+    "odd_lists(Tensor a, int[2] b, int[]? c=None, float[]? d=None, int[1] e=0, SymInt[3]? f=None) -> Tensor",
+    "far(Tensor a, float low=-inf, float tiny=1e-05, Scalar s=2.5, int k=-1) -> Tensor",
+]
+LISTS = ["catprod(Tensor a, Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor a, Tensor[] b) -> (Tensor p, Tensor q)"]
+
+
+def new(root: Path, text: str, *options: str) -> Series:
+    assert main(["new", str(root), text, *options]) == 0
+    return Series.load(root)
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
+@pytest.mark.parametrize("text", [PLAIN, RICH])
+def test_what_it_writes_is_sound(text: str, explicit: bool, tmp_path: Path) -> None:
+    series = new(tmp_path / "mine", text, *(["--explicit"] if explicit else []))
+    base = bases.installed()
+    assert [*soundness.files(series), *soundness.descriptions(series)] == []
+    assert [*soundness.absent(series, base), *soundness.weaves(series, base.read)] == []
+    left = "\n".join(soundness.unfinished(series))
+    for path in (
+        "PR.md",
+        "common_methods_invocations.py",
+        "_torch_docs.py",
+        ".cpp",
+        *(["derivatives.yaml"] * explicit),
+    ):
+        assert path in left
+
+
+@pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
+def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
+    """Every schema, all in one yaml so that PyTorch's generators start once, and no row of the map is missing."""
+    script = str(ROOT / "fork/engine/generate.py")
+    texts = {"native_functions.yaml": "", "derivatives.yaml": ""}
+    for n, text in enumerate(SCHEMAS + ([] if explicit else LISTS)):
+        series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))
+        (pr,) = series.prs
+        (name,) = series.operators(pr)
+        assert [entry.row.row for entry in map.entries(series, pr, name) if entry.mark == "lacks"] == []
+        for path, file in series.state(pr).items():
+            if Path(path).name in texts:
+                texts[Path(path).name] += file.read_text()
+            if path.endswith(".py"):
+                compile(file.read_text(), path, "exec")
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text or "[]\n")
+    words = [tmp_path / "native_functions.yaml", tmp_path / "derivatives.yaml", tmp_path / "out"]
+    site = bases.installed().site
+    done = subprocess.run(
+        [sys.executable, script, *words], capture_output=True, text=True, env=environment(site, Path(sys.executable))
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    functions = (tmp_path / "out/autograd/torch/csrc/autograd/generated/Functions.cpp").read_text()
+    assert ("leaky_prod_backward" in functions) is explicit
+
+
+REFUSED = {
+    "f(Tensr a) -> Tensor": "unrecognized type Tensr",
+    "f(Tensor a -> Tensor": "is not a schema: write NAME(TYPE ARGUMENT, ...) -> TYPE",
+    "f(Tensor a, int) -> Tensor": "illegal argument 'int'",
+    "2f(Tensor a) -> Tensor": "'2f' is not a name",
+    "torch::f(Tensor a) -> Tensor": "'torch::f' is not a name",
+    "f.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)": "f.out writes into an argument",
+    "f_(Tensor(a!) self) -> Tensor(a!)": "f_ writes into an argument",
+    "f.Tensor(Tensor a) -> Tensor": "begin with f alone",
+    "_f(Tensor a) -> Tensor": "_f is private",
+    "Fold(Tensor a) -> Tensor": "lower case, fold",
+    "class(Tensor a) -> Tensor": "class is a word of Python or C++",
+    "relu(Tensor a) -> Tensor": "has an operator relu already",
+    "f(Tensor a, int b=x) -> Tensor": "x is not a value of b, which is int",
+    "f(Tensor a, Tensor b=3) -> Tensor": "3 is not a value of b, which is Tensor",
+    "f(Tensor a, Tensor a) -> Tensor": "the argument a twice",
+    "f(Tensor a, Tensor grad) -> Tensor": "the argument grad has a name that means something else",
+    "f(int n, Tensor a) -> Tensor": "its first argument is no Tensor",
+    "f(Tensor a, int b=1, int c) -> Tensor": "c has no default, and b before it has one",
+    "f(Tensor a, ScalarType dtype) -> Tensor": "no sample value is known for dtype of type ScalarType",
+    "f(Tensor a, bool[3] mask) -> Tensor": "no sample value is known for mask of type bool[3]",
+    "f(Tensor(a) x) -> Tensor(a)": "a view of x",
+    "f(Tensor a, *, Tensor b) -> Tensor": "b is a tensor behind the *",
+    "f(Tensor a) -> ()": "f returns nothing",
+    "f(Tensor a) -> int": "f returns int",
+    "f(Tensor a) -> (Tensor, Tensor b)": "names some of its outputs",
+    "f(Tensor a) -> (Tensor a, Tensor b)": "the output a has a name that something else has",
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_schema_that_is_not_served_is_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["new", str(tmp_path / "mine"), text]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("fork: ") and said.count("\n") == 1 and REFUSED[text] in said
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_list_of_tensors_has_no_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", str(tmp_path / "mine"), LISTS[0], "--explicit"]) == 1
+    assert "leave --explicit out" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert main(["new", str(tmp_path), PLAIN]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_spaces_do_not_matter() -> None:
+    close = schema.read("f(Tensor a,Tensor b,int[2] d=[0, 1])->(Tensor x,Tensor y)", explicit=False)
+    wide = schema.read("f( Tensor a,  Tensor b, int[2] d=[0,1] ) -> ( Tensor x,\n Tensor y )", explicit=False)
+    assert close.schema == wide.schema == "f(Tensor a, Tensor b, int[2] d=[0,1]) -> (Tensor x, Tensor y)"
+
+
+def test_entries_stand_beside_their_neighbours_in_the_alphabet() -> None:
+    read = bases.installed().read
+    native = "aten/src/ATen/native/native_functions.yaml"
+    for name, neighbour in (("aaa", "before abs"), ("tanh_shift", "after tanh_backward"), ("zzz", "after zeros_like")):
+        found = places.anchors([native, "torch/overrides.py"], {}, name, read)
+        assert found[native] == {"file": neighbour}
+        assert found["torch/overrides.py"]["get_testing_overrides.ret"].startswith(neighbour.split()[0] + " torch.")
+
+
+SOURCES = {
+    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": """\
+#include <ATen/functorch/BatchRulesHelper.h>
+
+namespace at::functorch {
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchVmapMode, m) {
+  OP_DECOMPOSE(dropout_);
+}
+
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m) {
+  OP_DECOMPOSE(vstack);
+}
+
+} // namespace at::functorch
+""",
+    "build_variables.bzl": """\
+aten_native_source_codegen_list = [
+    "aten/src/ATen/native/cpu/airy_ai.cpp",
+]
+
+aten_native_source_non_codegen_list = [
+    "aten/src/ATen/native/xnnpack/Shim.cpp",
+]
+""",
+    "torch/csrc/autograd/FunctionsManual.cpp": """\
+#include <torch/csrc/autograd/FunctionsManual.h>
+
+namespace torch::autograd::generated::details {
+
+Tensor mul_jvp(const Tensor& a);
+
+} // namespace torch::autograd::generated::details
+""",
+    "test/test_namedtuple_return_api.py": """\
+from collections import namedtuple
+
+all_operators_with_namedtuple_return = {
+    'max', 'aminmax',
+}
+
+
+class TestNamedTupleAPI(TestCase):
+    def test_namedtuple_return(self):
+        op = namedtuple('op', ['operators', 'input', 'names', 'hasout'])
+        operators = [
+            op(operators=['aminmax'], input=(), names=('min', 'max'), hasout=True),
+        ]
+""",
+    "docs/source/torch.md": "### Pointwise Ops\n\n    abs\n    hypot\n    mul\n\n### Reduction Ops\n\n    all\n",
+}
+
+
+def test_the_sources_that_no_wheel_ships_have_their_places_too(tmp_path: Path) -> None:
+    series = new(tmp_path / "mine", RICH, "--explicit")
+    state = {path: file for path, file in series.state("explicit").items() if path in SOURCES}
+    woven = weave_all(state, series.anchors, SOURCES.get)
+    assert "  OP_DECOMPOSE(vstack);\n  OP_DECOMPOSE(leaky_prod);\n}" in woven[next(iter(SOURCES))]
+    assert woven["docs/source/torch.md"].count("    hypot\n    leaky_prod\n    mul\n") == 1
+    for path, text in woven.items():
+        added = [line for line in text.splitlines() if line not in SOURCES[path].splitlines()]
+        assert any("leaky_prod" in line or "LeakyProd" in line for line in added), path
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A composite operator and one with a kernel of its own, in one stack and so in one build."""
+    root = tmp_path_factory.mktemp("built")
+    plain, rich = new(root / "plain", PLAIN), new(root / "rich", RICH, "--explicit")
+    for path, file in plain.state("composite").items():
+        other = root / "rich" / path
+        other.parent.mkdir(parents=True, exist_ok=True)
+        # A path that both have is a fragment, and what two fragments hold can stand in one.
+        other.write_text(file.read_text() + ("\n" + other.read_text() if other.exists() else ""))
+    listed = yaml.safe_load((root / "rich/stack/series.yaml").read_text())
+    paths = [*plain.prs[0].introduces, *rich.prs[0].introduces]
+    listed["prs"][0]["introduces"] = list(dict.fromkeys(paths))
+    (root / "rich/stack/series.yaml").write_text(yaml.safe_dump(listed))
+    series = Series.load(root / "rich")
+    return build(Fork(series, series.prs[-1], bases.installed(), "off", root / "build"))
+
+
+def run(site: Path, *words: str) -> str:
+    variables = environment(site, Path(sys.executable)) | {"SUITES_PYTEST_K": ""}
+    done = subprocess.run([sys.executable, *words], env=variables, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_what_it_writes_builds_and_runs_at_once(site: Path) -> None:
+    code = """
+import torch
+a, b, c = (torch.randn(3, dtype=torch.double, requires_grad=True) for _ in range(3))
+assert torch.equal(torch.softsign_mul(a, b, alpha=2.0), a * b * 2)
+first, second = torch.leaky_prod(a, b, c, alpha=3)
+assert torch.allclose(first, a * b * c * 3) and torch.allclose(second, 2 * first)
+print(type(first.grad_fn).__name__, type(torch.leaky_prod(a, b)).__name__)
+try:
+    torch.leaky_prod(a, b[:2])
+except RuntimeError as error:
+    print(error)
+"""
+    assert run(site, "-c", code).splitlines() == [
+        "LeakyProdBackward0 leaky_prod",
+        "leaky_prod: expected b to have the size of self, [3], but got [2]",
+    ]
+
+
+def test_the_suites_are_green_at_once(site: Path) -> None:
+    """One test of each kind; the guide tells of the whole suites."""
+    tests = (
+        "test_fn_gradgrad",
+        "fwgrad_bwgrad",
+        "test_errors",
+        "numpy_ref",
+        "test_dtypes",
+        "op_has_batch_rule",
+        "test_quick",
+    )
+    chosen = f"({PLAIN.split('(')[0]} or leaky_prod) and ({' or '.join(tests)})"
+    printed = run(
+        site, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "test/test_ops.py", "-k", chosen
+    )
+    assert int(printed.split(" passed")[0].split()[-1]) >= 2 * len(tests)
