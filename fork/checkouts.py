@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from fork.branch import Start, State, names
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
 from fork.git import Checkout
-from fork.series import Anchor
+from fork.series import NATIVE_FUNCTIONS, Anchor
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
@@ -40,6 +41,8 @@ def stack_files(
     writing = Writing(introduces=[[] for _ in found])
     paths = sorted({path for state in found for path in (*state.texts, *state.strange)})
     used: Memory = {}
+    upstreams = _operators(checkout.read_at(begun.commit, NATIVE_FUNCTIONS))
+    operators = [_operators(state.texts.get(NATIVE_FUNCTIONS)) - upstreams for state in found]
     for path in paths:
         strange = next((state.strange[path] for state in found if path in state.strange), None)
         if strange is not None:
@@ -51,7 +54,10 @@ def stack_files(
             writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
             continue
         states = [state.texts.get(path, base) for state in found]
-        _add(writing, path, base, states, titles, lambda *key: _remembered(memory, used, *key))
+        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key))
+        if path.endswith((".cpp", ".cu")) and base is not None:
+            contents = [text and _including(text, names) for text, names in zip(contents, operators)]
+        _place(writing, path, contents, titles)
     memory.clear()
     memory.update(used)
     for state, name in zip(found, titles):
@@ -60,34 +66,47 @@ def stack_files(
     return writing
 
 
-def _add(
+def _operators(native: str | None) -> set[str]:
+    return set(re.findall(r"^- func: (\w+)", native or "", re.MULTILINE))
+
+
+def _including(fragment: str, operators: set[str]) -> str:
+    """With the headers of the operators that it names, which upstream's file gets from one for all."""
+    named = set(re.findall(r"\w+", fragment)).intersection(operators)
+    kinds = ("", "_native", "_ops")
+    lines = [f"#include <ATen/ops/{name}{kind}.h> // fragment only\n" for name in sorted(named) for kind in kinds]
+    return "".join(lines) + fragment
+
+
+def _contents(
     writing: Writing,
     path: str,
     base: str | None,
     states: Sequence[str | None],
-    titles: Sequence[str],
     inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
-) -> None:
-    """Adds one path: what the folder holds for it at each PR, and its anchor."""
+) -> list[str | None]:
+    """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
-        contents = list(states)
-    elif any(text is None for text in states):
+        return list(states)
+    if any(text is None for text in states):
         writing.left_out.append(f"{path} is removed, and a stack only adds: put it back")
-        return
-    else:
-        woven = [text for text in states if text is not None and text != base]
-        different = list(dict.fromkeys(woven))
-        result = inverse(path, base, different)
+        return []
+    different = list(dict.fromkeys(text for text in states if text is not None and text != base))
+    result = inverse(path, base, different)
+    if result is None:
+        told = [reason for text in different for reason in reasons(path, base, text)]
+        writing.left_out += [f"{path}:{line} {what}{_advice(path)}" for line, what in dict.fromkeys(told)]
+        rest = [additions(path, base, text) for text in different]
+        result = inverse(path, base, rest) if base not in rest else None
         if result is None:
-            told = [reason for text in different for reason in reasons(path, base, text)]
-            writing.left_out += [f"{path}:{line} {what}{_advice(path)}" for line, what in dict.fromkeys(told)]
-            rest = [additions(path, base, text) for text in different]
-            result = inverse(path, base, rest) if base not in rest else None
-            if result is None:
-                return
-        fragments = dict(zip(different, result[0]))
-        contents = [fragments[text] if text != base and text is not None else None for text in states]
-        writing.anchors[path] = result[1]
+            return []
+    fragments = dict(zip(different, result[0]))
+    writing.anchors[path] = result[1]
+    return [fragments[text] if text is not None and text != base else None for text in states]
+
+
+def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: Sequence[str]) -> None:
+    """Puts the contents of a path where the folder holds them: the last at the top, others with their PR."""
     born = next((n for n, content in enumerate(contents) if content is not None), None)
     if born is None:
         return
@@ -108,10 +127,10 @@ def _add(
 
 def _advice(path: str) -> str:
     if path.endswith(COMPILED):
-        return ", which is compiled into PyTorch's own libraries: put what is new into a function or a file of its own"
+        return ", compiled into PyTorch's libraries: add a function or a file instead"
     if path in LISTS:
-        return ", which PyTorch's own libraries were generated from: add an entry instead"
-    return ", and no lines around it tell where: write it as an addition"
+        return ", compiled into PyTorch's libraries: add an entry instead"
+    return ", and no lines around it tell where: move it beside lines that the file has once"
 
 
 def _remembered(

@@ -16,6 +16,7 @@ from fork.weave.edit import Edit, above_comments, line_start, next_line
 QUIET = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
 DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*\n", re.MULTILINE)
 ENTRY = re.compile(r"\b_\((?:[^()]|\([^()]*\))*\)")
 ONLY = re.compile(r"^[^\n]*// fragment only\n", re.MULTILINE)
 HEAD = re.compile(r"(namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\))\s*\{")
@@ -107,12 +108,12 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
 
 def _outside(code: str, blocks: list[Block], start: int, end: int) -> int | None:
     """Where code of a range stands that is in none of its blocks, and no preprocessor's."""
-    rest = list(DEFINE.sub(lambda found: " " * len(found[0]), code[start:end]))
+    rest = list(DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), code[start:end]))
     for block in blocks:
         rest[block.start - start : block.close + 1 - start] = " " * (block.close + 1 - block.start)
     at = start
     for line in "".join(rest).splitlines(keepends=True):
-        if line.strip() and not line.lstrip().startswith("#"):
+        if line.strip():
             return at + len(line) - len(line.lstrip())
         at += len(line)
     return None
@@ -122,7 +123,7 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
     loose = block.loose
     find = _functions if loose else _lines
-    (key, _), *_ = edit.runs(block.head, [(known_by(content), content)])
+    (key, _), *_ = edit.runs(block.head, [(known_by(content, block.loose), content)])
     chosen = edit.choose(key, lambda target: find(base, edit.base, block, target))
     if chosen is None:
         return
@@ -140,9 +141,9 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
         edit.insert(at, gap + content + (gap if close else ""))
 
 
-def known_by(content: str) -> str:
-    """The name of the first function of a piece, else its first line."""
-    named = re.search(r"(\w+)\s*\(", code_of(content))
+def known_by(content: str, loose: bool) -> str:
+    """The name of the first function of a namespace's piece, else the piece's first line."""
+    named = re.search(r"(\w+)\s*\(", code_of(content)) if loose else None
     return named[1] if named else content.strip().partition("\n")[0].rstrip(";")
 
 

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from fork.series import Place
 from fork.weave import pieces
-from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, code_of, known_by, named_blocks
+from fork.weave.cpp import DEFINE, DIRECTIVE, ENTRY, INCLUDE, Block, code_of, known_by, named_blocks
 from fork.weave.difference import hunks
 from fork.weave.edit import Spots
 
-DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*\n", re.MULTILINE)
-USING = re.compile(r"^[ \t]*(?:using|namespace \w+ =)[^;{}\n]*;\n", re.MULTILINE)
+USING = re.compile(
+    r"^[ \t]*(?:using namespace [^;\n]*|(?:using|namespace) (\w+) =[^;{}\n]*|using [\w:]*?(\w+));\n", re.M
+)
+MACRO = re.compile(r"\s*#\s*(?:define|undef)\s+(\w+)\S*[ \t]*(.*)", re.DOTALL)
 SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
 ONLY = " // fragment only"
 
@@ -39,7 +41,7 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     if strange:
         return None
     code = code_of(base)
-    parts = [_directives(woven)] if any(gain.heads for gain in found) else []
+    parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
     for gain in found:
         if not INCLUDE.sub("", gain.text).strip():
             if not parts or gain.text not in parts[0]:
@@ -48,7 +50,7 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
         blocks = [block for block in named_blocks(code) if gain.heads and block.head == gain.heads[-1]]
         if len(blocks) != 1:
             return None
-        spots[blocks[0].head, known_by(gain.text)] = _places(code, base, blocks[0], gain.at)
+        spots[blocks[0].head, known_by(gain.text, blocks[0].loose)] = _places(code, base, blocks[0], gain.at)
         gap = "\n" if blocks[0].loose else ""
         parts.append(_framed(base, code, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
     return "\n".join([*parts, *macros]), spots
@@ -62,7 +64,7 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     code = code_of(base)
     stripped = [line.strip() for line in base.splitlines()]
     spots: Spots = {}
-    parts = [_directives(base)]
+    parts = [_directives(base, found)]
     for gain in found:
         places = pieces.beside(stripped, base.count("\n", 0, gain.at))
         name = f"piece {number(places)}"
@@ -82,9 +84,11 @@ def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
     for a, b, c, d in hunks(old, new):
         if a < b:
             strange.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
-            continue
-        while c and a and old[a - 1] == new[d - 1] and not _whole("".join(new[c:d])):
-            a, c, d = a - 1, c - 1, d - 1
+            if d - c <= b - a:
+                continue
+            # As many lines as there were are the changed ones; the others came with them.
+            a, c = b, c + b - a
+        a, c, d = _slid(old, new, a, c, d)
         text = "".join(new[c:d])
         heads = _heads(code, starts[a])
         inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
@@ -93,6 +97,21 @@ def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
         else:
             found.append(Gain(starts[a], text, heads))
     return found, strange
+
+
+def _slid(old: list[str], new: list[str], a: int, c: int, d: int) -> tuple[int, int, int]:
+    """The same insertion where its braces are balanced: lines that repeat before or behind it leave a choice."""
+    for step in (-1, 1):
+        at, first, last = a, c, d
+        while not _whole("".join(new[first:last])):
+            if step < 0 and not (at and old[at - 1] == new[last - 1]):
+                break
+            if step > 0 and not (at < len(old) and last < len(new) and old[at] == new[first]):
+                break
+            at, first, last = at + step, first + step, last + step
+        else:
+            return at, first, last
+    return a, c, d
 
 
 def _short(line: str) -> str:
@@ -127,7 +146,9 @@ def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
     if not code[at : block.close].strip():
         return (Place("last"),)
     inside = _members(code, block)
-    names = [known_by(base[start:end].strip()) if block.loose else _line(base[start:end]) for start, end in inside]
+    names = [
+        known_by(base[start:end].strip(), True) if block.loose else _line(base[start:end]) for start, end in inside
+    ]
     places = []
     for relation, near in (
         ("after", [n for n, (_, end) in enumerate(inside) if end <= at][-1:]),
@@ -178,23 +199,26 @@ def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
     return parts, woven
 
 
-def _directives(text: str) -> str:
-    """The directives of a file that stand in no function, but for its list macros and its guard."""
+def _directives(text: str, found: list[Gain]) -> str:
+    """The directives outside of functions, but for list macros, the guard, and macros that the pieces do not use."""
     code = code_of(text)
-    kept = [
-        found[0]
-        for found in DIRECTIVE.finditer(text)
-        if not DEFINE.match(found[0])
-        and "#pragma once" not in found[0]
-        and all(SCOPE.fullmatch(head) for head in _heads(code, found.start()))
-    ]
-    return "".join(kept)
+    kept: list[str] = []
+    words = set(re.findall(r"\w+", " ".join(gain.text for gain in found)))
+    for line in reversed(list(DIRECTIVE.finditer(text))):
+        macro = MACRO.fullmatch(line[0])
+        if DEFINE.match(line[0]) or "#pragma once" in line[0] or (macro and macro[2] and macro[1] not in words):
+            continue
+        if all(SCOPE.fullmatch(head) for head in _heads(code, line.start())):
+            kept.append(line[0])
+            words |= set(re.findall(r"\w+", macro[2])) if macro else set()
+    return "".join(reversed(kept))
 
 
 def _framed(base: str, code: str, gain: Gain, text: str, only: str) -> str:
     """A piece inside the heads of its namespaces and blocks, with the `using` lines above it."""
     opening, closing = "", ""
-    usings = list(USING.finditer(base, 0, gain.at))
+    words = set(re.findall(r"\w+", gain.text))
+    usings = [u for u in USING.finditer(base, 0, gain.at) if not u.lastindex or u[u.lastindex] in words]
     for depth, head in enumerate(gain.heads, 1):
         known = re.fullmatch(r"namespace [\w:]+|[A-Z_]{4,}\(.*\)", head)
         head = 'extern "C"' if head == "extern" else head

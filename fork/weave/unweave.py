@@ -121,7 +121,7 @@ def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
     ]
-    return changed or [(c + 1, f"`{new[c].strip()}` is no entry of its own") for _, _, c, _ in hunks(old, new)]
+    return changed or [(c + 1, f"adds `{new[c].strip()}` to an entry") for _, _, c, _ in hunks(old, new)]
 
 
 def additions(path: str, base: str, woven: str) -> str:

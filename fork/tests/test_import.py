@@ -1,0 +1,316 @@
+"""`fork import` and `--checkout`: a branch of a checkout as a stack, and what a stack cannot have."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from expecttest import assert_expected_inline
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark
+
+from fork.cli import main
+from fork.series import Series
+from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.tiny import NATIVE, UPSTREAM, stack
+
+MORE = {
+    "aten/src/ATen/native/Ops.cpp": """\
+#include <ATen/core/Tensor.h>
+
+namespace at::native {
+
+Tensor one(const Tensor& a) {
+  return a;
+}
+
+} // namespace at::native
+""",
+    "torch/_ops.py": "def ops():\n    first()\n    second()\n    return 2\n",
+}
+
+
+@fixture
+def tree(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Path]:
+    """A checkout with a release tag, on a branch of its own."""
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    path = committed(tmp_path / "tree", UPSTREAM | MORE)
+    git(path, "tag", "v2.13.0")
+    git(path, "switch", "--quiet", "--create", "mine")
+    yield path
+
+
+def commit(tree: Path, files: dict[str, str], message: str) -> None:
+    write(tree, files)
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", f"--message={message}")
+
+
+def edited(tree: Path, path: str, before: str, after: str) -> dict[str, str]:
+    text = (tree / path).read_text()
+    assert before in text
+    return {path: text.replace(before, after, 1)}
+
+
+def fork(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+def imported(tree: Path, *words: str) -> Path:
+    folder = tree.parent / f"imported-{len(list(tree.parent.iterdir()))}"
+    assert fork("import", tree, folder, *words) == 0
+    return folder
+
+
+def trees(tree: Path, branch: str, since: str = "v2.13.0") -> list[str]:
+    return git(tree, "log", "--reverse", "--format=%T", f"{since}..{branch}").split()
+
+
+def same_again(tree: Path, folder: Path) -> None:
+    """The imported stack gives the branch's commits: the same trees and the same messages."""
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    assert fork("--root", folder, "apply", tree, "--branch", "again") == 0
+    assert trees(tree, "again") == trees(tree, "mine")
+    bodies = [git(tree, "log", "--format=%B", f"v2.13.0..{branch}") for branch in ("again", "mine")]
+    assert bodies[0] == bodies[1]
+    git(tree, "switch", "--quiet", "mine")
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file below a folder by a digest of its bytes, git's own among them."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def test_it_undoes_apply(tmp_path: Path, tree: Path) -> None:
+    root = stack(tmp_path / "ours")
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    git(tree, "branch", "--quiet", "--delete", "--force", "mine")
+    assert fork("--root", root, "apply", tree, "--branch", "mine") == 0
+    folder = imported(tree)
+    same_again(tree, folder)
+    ours, theirs = Series.load(root), Series.load(folder)
+    for one, other in zip(ours.prs, theirs.prs, strict=True):
+        assert (one.name, one.title, ours.description(one)) == (other.name, other.title, theirs.description(other))
+        old, new = (
+            {path: file.read_text() for path, file in series.state(pr).items()}
+            for series, pr in ((ours, one), (theirs, other))
+        )
+        # What differs: the checkout is of an older release, and a list is opened as the checkout's.
+        assert (old.pop("docs/source/ops.md"), new.pop("docs/source/ops.rst")) == (
+            "# Operators\n\n    twice\n",
+            "### Operators\n\n    twice\n",
+        )
+        if "torch/overrides.py" in old:
+            old["torch/overrides.py"] = "names = [\n    'twice',\n]\n"
+        assert new == old
+
+
+def test_the_stack_of_a_branch(tree: Path, capsys: CaptureFixture[str]) -> None:
+    """Two entries of one list at two places, a function, odd spacing, and a file that is not committed yet."""
+    native = UPSTREAM[NATIVE] + "\n- func: zwei(Tensor a) -> Tensor\n"
+    native = native.replace("- func: two", "- func: twice(Tensor a) -> Tensor\n\n- func: two")
+    cpp = MORE["aten/src/ATen/native/Ops.cpp"].replace(
+        "} // namespace", "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n\n} // namespace"
+    )
+    commit(tree, {NATIVE: native, "aten/src/ATen/native/Ops.cpp": cpp}, "Add twice\n\nAnd zwei.")
+    commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
+    write(tree, {"torch/overrides.py": "names = [\n    'one',\n    'twice',\n    'two',\n]\n", "notes.txt": "new\n"})
+    before = content(tree)
+    folder = imported(tree)
+    assert content(tree) == before
+    assert "2 commits of mine and what is not committed yet, since v2.13.0" in capsys.readouterr().err
+    assert_expected_inline(
+        (folder / "stack/series.yaml").read_text(),
+        """\
+# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
+wheel_suffix: mine
+prs:
+- name: add-twice
+  title: Add twice
+  introduces:
+  - aten/src/ATen/native/Ops.cpp
+  - aten/src/ATen/native/native_functions.yaml
+- name: call-it
+  title: Call it
+  introduces:
+  - torch/_ops.py
+- name: uncommitted
+  title: Changes that are not committed yet
+  introduces:
+  - notes.txt
+  - torch/overrides.py
+anchors:
+  aten/src/ATen/native/Ops.cpp:
+    namespace at::native: last
+  aten/src/ATen/native/native_functions.yaml:
+    file:
+      twice:
+      - after one
+      - before two
+      zwei: after two
+  torch/_ops.py:
+    piece 1:
+    - after first()
+    - before second()
+  torch/overrides.py:
+    names:
+    - after one
+    - before two
+""",
+    )
+    assert (folder / "stack/add-twice/PR.md").read_text() == "Add twice\n\nAnd zwei.\n"
+    assert_expected_inline(
+        (folder / "aten/src/ATen/native/Ops.cpp").read_text(),
+        """\
+#include <ATen/ops/twice.h> // fragment only
+#include <ATen/ops/twice_native.h> // fragment only
+#include <ATen/ops/twice_ops.h> // fragment only
+#include <ATen/core/Tensor.h>
+
+namespace at::native {
+
+Tensor twice(const Tensor& a) {
+  return a + a;
+}
+
+} // namespace at::native
+""",
+    )
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=Changes that are not committed yet")
+    same_again(tree, folder)
+
+
+def test_a_changed_line_of_python_is_a_piece_that_replaces_it(tree: Path) -> None:
+    commit(tree, edited(tree, "torch/_ops.py", "    return 2\n", "    return 3\n"), "Count")
+    commit(tree, edited(tree, "torch/_ops.py", "    first()\n", ""), "Drop the first")
+    folder = imported(tree)
+    same_again(tree, folder)
+    assert Series.load(folder).anchors["torch/_ops.py"].places["piece 1"][0].relation == "replaces"
+
+
+def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, capsys: CaptureFixture[str]) -> None:
+    source = "aten/src/ATen/native/Ops.cpp"
+    files = edited(tree, source, "  return a;\n", "  return a.clone();\n") | edited(
+        tree, NATIVE, "- func: one(Tensor a) -> Tensor\n", "- func: one(Tensor a) -> Tensor\n  variants: method\n"
+    )
+    twice = "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n\n"
+    files[source] = files[source].replace("} // names", twice + "} // names")
+    commit(tree, files | {"data.bin": "a\0b", "crlf.txt": "a\r\n", "good.txt": "good\n"}, "Change much")
+    (tree / "latin.txt").write_bytes(b"caf\xe9\n")
+    os.symlink("good.txt", tree / "link.txt")
+    (tree / "tool.sh").write_text("#!/bin/sh\n")
+    (tree / "tool.sh").chmod(0o755)
+    (tree / "run.sh").chmod(0o755)
+    git(tree, "rm", "--quiet", "build_variables.bzl")
+    library = committed(tree.parent / "library", {"lib.cpp": "// lib\n"})
+    git(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/library")
+    git(tree, "rm", "--quiet", "--cached", ".gitmodules")
+    (tree / ".gitmodules").unlink()
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=More")
+    capsys.readouterr()
+    assert fork("import", tree, tree.parent / "out") == 1
+    assert not (tree.parent / "out").exists()
+    said = capsys.readouterr().err.replace(str(tree), "TREE").replace("aten/src/ATen/native", "N")
+    assert_expected_inline(
+        said.partition("\n")[2],
+        """\
+fork: 10 changes of TREE cannot be part of a stack; --added-only leaves them out and takes the rest:
+  N/Ops.cpp:6 changes `return a;`, compiled into PyTorch's libraries: add a function or a file instead
+  N/native_functions.yaml:2 adds `variants: method` to an entry, compiled into PyTorch's libraries: add an entry instead
+  build_variables.bzl is removed, and a stack only adds: put it back
+  crlf.txt has CRLF at the end of its lines: `dos2unix` it
+  data.bin is binary, and a stack holds text: leave it out of the branch
+  latin.txt line 1 is not UTF-8: convert the file
+  link.txt is a symbolic link: put the file itself there
+  run.sh changes the mode of the file from 100644 to 100755: take that back
+  third_party/library is a submodule, and a wheel has none: take its change back, or copy the files that you need
+  tool.sh is executable, and the files of a stack are not: `chmod -x` it
+""",
+    )
+    folder = imported(tree, "--added-only")
+    assert "left out data.bin is binary" in capsys.readouterr().err
+    series = Series.load(folder)
+    assert sorted(series.state("2")) == [source, "good.txt"]
+    assert "Tensor twice" in (folder / source).read_text()
+
+
+def test_where_a_branch_begins(tree: Path, capsys: CaptureFixture[str]) -> None:
+    """The nearest of the release tags and main branches, or what --since says."""
+    git(tree, "switch", "--quiet", "main")
+    commit(tree, {"README.md": "later\n"}, "Later")
+    git(tree, "switch", "--quiet", "--create", "next")
+    commit(tree, {"a.txt": "a\n"}, "A")
+    commit(tree, {"b.txt": "b\n"}, "B")
+    assert [pr.title for pr in Series.load(imported(tree)).prs] == ["A", "B"]
+    assert "since main" in capsys.readouterr().err
+    assert [pr.title for pr in Series.load(imported(tree, "--since", "v2.13.0")).prs] == ["Later", "A", "B"]
+    assert [pr.title for pr in Series.load(imported(tree, "--since", "HEAD~")).prs] == ["B"]
+
+
+def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
+    write(tree.parent / "full", {"mine.txt": "mine\n"})
+    for words, reason in (
+        ((tree, "out"), "has nothing after v2.13.0: neither a commit nor a changed file"),
+        ((tree, "out", "--since", "v9"), "has no commit v9: give --since a tag, a branch or a hash"),
+        ((tree.parent, "out"), "is no git checkout"),
+        ((tree, tree.parent / "full"), "is not empty: give a new folder"),
+    ):
+        assert fork("import", *words) == 1
+        assert reason in capsys.readouterr().err
+    assert not (tree.parent / "out").exists() and content(tree.parent / "full").keys() == {"mine.txt"}
+
+
+@mark.parametrize(
+    ("prepare", "reason"),
+    [
+        ("git merge --no-edit --no-ff side", "is a merge, and a stack is a line"),
+        ("git merge --no-edit clash", "is in the middle of a merge: finish or abort it first"),
+        ("git rebase clash", "is in the middle of a rebase: finish or abort it first"),
+        ("git cherry-pick clash", "is in the middle of a cherry-pick: finish or abort it first"),
+    ],
+)
+def test_an_unfinished_or_branching_history(tree: Path, capsys: CaptureFixture[str], prepare: str, reason: str) -> None:
+    commit(tree, {"a.txt": "a\n"}, "A")
+    for branch, path in (("side", "side.txt"), ("clash", "a.txt")):
+        git(tree, "switch", "--quiet", "--create", branch, "main")
+        commit(tree, {path: f"{branch}\n"}, branch)
+    git(tree, "switch", "--quiet", "mine")
+    subprocess.run(prepare.split(), cwd=tree, capture_output=True)
+    before = content(tree)
+    assert fork("import", tree, tree.parent / "out") == 1
+    assert reason in capsys.readouterr().err
+    assert content(tree) == before
+
+
+def test_a_detached_head_is_a_stack_too(tree: Path) -> None:
+    commit(tree, {"a.txt": "a\n"}, "A")
+    git(tree, "switch", "--quiet", "--detach", "mine")
+    series = Series.load(imported(tree))
+    assert [pr.name for pr in series.prs] == ["a"] and series.wheel_suffix == "fork"
+
+
+def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """And only what changed is written again, so that a build has little to do."""
+    words = ("--root", tmp_path / "root", "--checkout", tree)
+    commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
+    commit(tree, {"torch/newer.py": "y = 1\n"}, "Add y")
+    assert fork(*words, "show") == 0
+    assert "add-x" in capsys.readouterr().out
+    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
+    times = {file: file.stat().st_mtime_ns for file in home.rglob("*") if "build" not in file.parts[len(home.parts) :]}
+    write(tree, {"torch/newer.py": "y = 2\n"})
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--amend", "--no-edit")
+    assert fork(*words, "show", "2") == 0
+    assert "y = 2" in capsys.readouterr().out
+    changed = {file.name for file, time in times.items() if file.is_file() and file.stat().st_mtime_ns != time}
+    assert changed == {"newer.py"}
+    git(tree, "reset", "--quiet", "--hard", "HEAD~")
+    assert fork(*words, "show") == 0
+    assert "add-y" not in capsys.readouterr().out and not (home / "torch/newer.py").exists()
