@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.gpu import peak_memory
+from bench.reference import Attn, composition, flop
+
 # Dense TFLOP/s and TB/s of NVIDIA's data sheets; float64 on tensor cores, float32 without TF32.
 RATES = {
     "H200": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 4.8),
@@ -32,12 +35,6 @@ MARKS = {
     "float32": (1.3, 1.3, 0.0, 0.0, 4096),
     "float64": (1.1, 1.1, 0.0, 0.0, 4096),
 }
-Attn = Callable[..., tuple[Tensor, Tensor]]
-
-
-def compose(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    attn = torch.tanh(q @ k.t())
-    return attn @ v, attn
 
 
 class Chunked(torch.autograd.Function):
@@ -84,8 +81,8 @@ class Size:
         """Seconds below which no kernel gets on this device."""
         for device, (rates, memory) in RATES.items():
             if device in torch.cuda.get_device_name():
-                flop = (4 if backward else 2) * self.n**2 * 2 * self.d
-                return max(flop / rates[self.name] / 1e12, self.n**2 * self.dtype.itemsize / memory / 1e12)
+                operations = flop("backward" if backward else "forward", self.n, self.d, self.d)
+                return max(operations / rates[self.name] / 1e12, self.n**2 * self.dtype.itemsize / memory / 1e12)
         return None
 
 
@@ -112,16 +109,6 @@ def medians(functions: dict[str, Callable[[], object]], budget: float) -> dict[s
         for name, (start, stop) in events.items():
             times[name].append(start.elapsed_time(stop) / 1e3)
     return {name: statistics.median(found) for name, found in times.items()}
-
-
-def peak(function: Callable[[], object], size: Size) -> float:
-    """Most memory that a call takes, its results included, in N^2 elements."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    function()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / (size.n**2 * size.dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -168,30 +155,35 @@ def measure(size: Size, contenders: dict[str, Attn], budget: float) -> list[dict
     for phase in range(2):
         functions = {name: pair[phase] for name, pair in able.items()}
         seconds = medians(functions, budget)
-        results.append({name: Result(seconds[name], peak(f, size)) for name, f in functions.items()})
+        results.append(
+            {
+                name: Result(seconds[name], peak_memory(f) / (size.n**2 * size.dtype.itemsize))
+                for name, f in functions.items()
+            }
+        )
     return results
 
 
 def report(size: Size, budget: float, with_compile: bool) -> list[str]:
     """Prints the lines of one size; returns the marks that it misses."""
-    contenders: dict[str, Attn] = {"attn": torch.attn, "composition": compose, "chunked": Chunked.apply}
+    contenders: dict[str, Attn] = {"attn": torch.attn, "composition": composition, "chunked": Chunked.apply}
     if with_compile:
         torch._dynamo.reset()  # After eight sizes it would run eagerly.
-        contenders["compiled"] = torch.compile(compose, dynamic=False, fullgraph=True)
+        contenders["compiled"] = torch.compile(composition, dynamic=False, fullgraph=True)
     torch.backends.cuda.matmul.allow_tf32 = size.name == "tf32"
     missed = []
     for phase, results in enumerate(measure(size, contenders, budget)):
         direction = ("forward", "backward")[phase]
-        mine, composition = results["attn"], results["composition"]
-        flop = (4 if phase else 2) * size.n**2 * 2 * size.d
+        mine, plain = results["attn"], results["composition"]
+        operations = flop(direction, size.n, size.d, size.d)
         floor = size.floor(bool(phase))
         line = f"{size.name:8} {size.n:6} {size.d:4} {direction:8}"
-        line += f" {mine.seconds * 1e3:9.3f} ms {flop / mine.seconds / 1e12:7.1f} TFLOP/s"
+        line += f" {mine.seconds * 1e3:9.3f} ms {operations / mine.seconds / 1e12:7.1f} TFLOP/s"
         line += f" {floor / mine.seconds:5.0%} of roofline" if floor else ""
         for name, other in results.items():
             line += f"  {other.seconds / mine.seconds:5.2f}x {name}" if other is not mine else ""
-        print(f"{line}  memory {mine.memory:.2f} (composition {composition.memory:.2f}) N^2", flush=True)
-        for miss in misses(size, phase, mine, composition):
+        print(f"{line}  memory {mine.memory:.2f} (composition {plain.memory:.2f}) N^2", flush=True)
+        for miss in misses(size, phase, mine, plain):
             # Said at once, as a run that is stopped never comes to its end.
             missed.append(f"{size.name} {size.n} {size.d} {direction}: {miss}")
             print(f"    missed: {miss}", flush=True)
@@ -200,11 +192,11 @@ def report(size: Size, budget: float, with_compile: bool) -> list[str]:
     return missed
 
 
-def misses(size: Size, phase: int, mine: Result, composition: Result) -> Iterator[str]:
+def misses(size: Size, phase: int, mine: Result, plain: Result) -> Iterator[str]:
     """The marks that a result does not reach; below a mark's N attn is to be no slower than composition."""
     if size.name not in MARKS:
         return
-    mark, floor, speedup = MARKS[size.name], size.floor(bool(phase)), composition.seconds / mine.seconds
+    mark, floor, speedup = MARKS[size.name], size.floor(bool(phase)), plain.seconds / mine.seconds
     wanted = mark[phase] if size.n >= mark[4] else 1.0
     if speedup < wanted:
         yield f"{speedup:.2f}x composition, wanted {wanted}x"
