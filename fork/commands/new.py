@@ -8,6 +8,7 @@ from pathlib import Path
 from fork.engine import base as bases
 from fork.errors import ForkError
 
+PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 
 
@@ -32,10 +33,16 @@ def run(args: argparse.Namespace) -> int:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
         print(f"wrote    {folder / path}")
-    fork = f"python -m fork --root {folder}"
-    print(f"""\
-next     {fork} build
-         {fork} run -- python -c 'import torch; print(torch.{operator.name}.__doc__)'
-         {fork} run -- python test/test_ops.py -k {operator.name}
-         {fork} check --static    names what is left to write""")
+    print(_next(folder, operator.name))
     return 0
+
+
+def _next(folder: Path, name: str) -> str:
+    """The commands to type from here; the suites are this project's, for any operator."""
+    fork = f"python -m fork --root {folder}"
+    tests = "test/test_ops.py" if Path.cwd() == PROJECT else str(PROJECT / "test/test_ops.py")
+    return f"""\
+next     {fork} run -- python -c 'import torch; help(torch.{name})'
+         {fork} run -- python {tests} -k {name}
+         {fork} check --static
+         The first builds it, the second runs PyTorch's suites, the third names what is left to write."""

@@ -73,8 +73,8 @@ def context(op: Operator, explicit: bool) -> dict[str, object]:
     """What the templates are filled with: the product of the tensors and numbers, spelled for each file."""
     tensors, optionals, numbers = op.of("tensor"), op.of("optional"), op.of("number")
     checked = op.of("tensor", "optional", "list")
-    several = len(tensors) + len(op.of("list")) + len(optionals) > 1 and len(tensors) > 1
-    factors = tensors if several else [tensors[0], tensors[0], *tensors[1:]]
+    # A product of one tensor would be that tensor, and no result may be an argument: it is squared.
+    factors = tensors if len(tensors) > 1 else tensors * 2
     return {
         "op": op,
         "explicit": explicit,
@@ -110,7 +110,6 @@ def context(op: Operator, explicit: bool) -> dict[str, object]:
 def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
     """The gradient and the tangent of the product, by the product rule."""
     tensors, optionals, numbers = op.of("tensor"), op.of("optional"), op.of("number")
-    squared = len(factors) > len(tensors)
     inputs = sorted([*tensors, *optionals], key=op.arguments.index)
     many = len(op.outputs) > 1
     grads = ["grad"]
@@ -121,9 +120,7 @@ def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
 
     def others(one: Argument, suffix: str = "") -> str:
         names = [f.name + suffix for f in factors if f is not one]
-        if squared and one is tensors[0]:
-            names = [*names, f"2 * {one.name}{suffix}"]
-        return " * ".join(names)
+        return " * ".join(names) or f"2 * {one.name}{suffix}"
 
     mask = len(inputs) > 1
     scalars = [f"{n.cpp_type} {n.name}" for n in numbers]
@@ -145,7 +142,7 @@ def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
         "jvp_parameters": ", ".join([f"const Tensor& {name}" for name in both] + scalars),
         "gradients": [(t.name, _grouped(others(t)), [o.name for o in optionals if o is not t]) for t in inputs],
         "tangent": " + ".join(terms),
-        "primal_product": {t.name: " * ".join([f"{f.name}_p" for f in factors]) for t in optionals},
+        "primal": " * ".join(f"{f.name}_p" for f in factors),
         "kernel_return": f"std::tuple<{', '.join(['scalar_t'] * len(op.outputs))}>" if many else "scalar_t",
         "kernel_product": " * ".join(
             [f"static_cast<opmath_t>({f.name})" for f in [*factors, *optionals]] + [f"{n.name}_" for n in numbers]

@@ -31,6 +31,7 @@ SCHEMAS = [
     "one_named(Tensor a, int n, Tensor? weight) -> Tensor out",
     "odd_types(Tensor a, SymInt n=3, str mode='x', float? e=None, SymInt[] z=[], *, bool flag, str? s=None) -> Tensor",
     "odd_lists(Tensor a, int[2] b, int[]? c=None, float[]? d=None, int[1] e=0, SymInt[3]? f=None) -> Tensor",
+    "two_more(Tensor a, Tensor? b=None, Tensor? c=None) -> Tensor",
     "far(Tensor a, float low=-inf, float tiny=1e-05, Scalar s=2.5, int k=-1) -> Tensor",
 ]
 LISTS = ["catprod(Tensor a, Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor a, Tensor[] b) -> (Tensor p, Tensor q)"]
