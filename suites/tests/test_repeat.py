@@ -1,0 +1,31 @@
+"""The line that PyTorch prints to repeat a failed test of test/test_ops.py is one that runs it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A test that fails, because its body is replaced before PyTorch makes one for each operator of it.
+PROGRAM = """
+import os, runpy, sys
+from suites.fake import TestTags
+def test_tags(self, device, dtype, op):
+    raise AssertionError("planted")
+test_tags.__dict__.update(TestTags.test_tags.__dict__)
+TestTags.test_tags = test_tags
+sys.argv = ["test/test_ops.py", "TestTagsCPU.test_tags_mm_cpu_float32"]
+runpy.run_path(os.path.abspath(sys.argv[0]), run_name="__main__")
+"""
+
+
+def test_a_failed_tests_own_line_names_a_file_that_runs_it() -> None:
+    failed = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True)
+    line = re.search(r"python (\S+) (TestTagsCPU\.test_tags_mm_cpu_float32)$", failed.stderr, re.MULTILINE)
+    assert failed.returncode and line is not None, failed.stderr[-2000:]
+    assert line[1] == "test/test_ops.py"
+    again = subprocess.run([sys.executable, line[1], line[2]], cwd=ROOT, capture_output=True, text=True)
+    assert again.returncode == 0 and "Ran 1 test" in again.stderr, again.stderr[-2000:]
