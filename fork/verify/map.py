@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ MAP = PROJECT / "guide/map.yaml"
 GUIDE = PROJECT / "guide/adding_an_operator.md"
 KINDS = ("every", "named", "explicit", "backward", "choice")
 LINK = re.compile(r'\[(?P<text>[^\]]+)\]\((?P<path>[^)#\s]+) "(?P<quote>[^"]+)"\)')
+NUMBERED = re.compile(r'\((?P<path>[^)#\s]+)#L(?P<line>\d+) "(?P<quote>[^"]+)"\)')
 HEAD = "| what | where | without it |\n| --- | --- | --- |\n"
 
 
@@ -123,23 +125,42 @@ def _linked(text: str) -> str:
 
 def _target(link: re.Match[str]) -> tuple[Path, int]:
     path = (MAP.parent / link["path"]).resolve()
-    lines = path.read_text().splitlines() if path.is_file() else []
-    hits = [n for n, line in enumerate(lines, 1) if link["quote"] in line.replace('"', "")]
+    hits = _lines(path, link["quote"])
     if not hits:
         raise ForkError(f"{MAP}: {link['path']} has no line with {link['quote']!r}")
     return path, hits[0]
+
+
+def _lines(path: Path, quote: str) -> list[int]:
+    """The lines of a file that have the quoted words; quotes have no quotation marks in them."""
+    lines = path.read_text().splitlines() if path.is_file() else []
+    return [n for n, line in enumerate(lines, 1) if quote in line.replace('"', "")]
 
 
 def _plain(text: str) -> str:
     return " ".join(LINK.sub(lambda found: found["text"], text).split())
 
 
+def renumbered(text: str) -> str:
+    """A text of the guide with the lines that its quotes stand at now, of several the one nearest to the line before."""
+
+    def moved(found: re.Match[str]) -> str:
+        hits = _lines(GUIDE.parent / found["path"], found["quote"])
+        line = min(hits, key=lambda hit: abs(hit - int(found["line"])), default=int(found["line"]))
+        return f'({found["path"]}#L{line} "{found["quote"]}")'
+
+    return NUMBERED.sub(moved, text)
+
+
 def main() -> None:
-    """Writes the table into the guide."""
+    """Writes the table into the guide, and brings the lines of its other links up to date."""
     text = GUIDE.read_text()
     start = text.index(HEAD)
     end = text.index("\n\n", start) + 1
-    GUIDE.write_text(text[:start] + table() + text[end:])
+    try:
+        GUIDE.write_text(renumbered(text[:start]) + table() + renumbered(text[end:]))
+    except ForkError as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":
