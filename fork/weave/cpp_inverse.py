@@ -37,8 +37,8 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """Functions and lines in blocks that the base has once, entries of its list macros, and includes."""
     spots: Spots = {}
     macros, rest = _macros(base, woven, spots)
-    found, strange = gains(base, rest)
-    if strange:
+    found, others = gains(base, rest)
+    if others:
         return None
     code = code_of(base)
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
@@ -58,8 +58,8 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
 
 def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) -> tuple[str, Spots] | None:
     """The same, with each piece marked and its place told by the lines beside it."""
-    found, strange = gains(base, woven)
-    if strange:
+    found, others = gains(base, woven)
+    if others:
         return None
     code = code_of(base)
     stripped = [line.strip() for line in base.splitlines()]
@@ -73,6 +73,11 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     return "\n".join(parts), spots
 
 
+def strange(base: str, woven: str) -> list[tuple[int, str]]:
+    """The branch's lines that were changed, or stand inside a function or class, and what they do."""
+    return gains(base, _macros(base, woven, {})[1])[1]
+
+
 def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
     """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
@@ -80,10 +85,10 @@ def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
     for line in old:
         starts.append(starts[-1] + len(line))
     code = code_of(base)
-    found, strange = [], []
+    found, others = [], []
     for a, b, c, d in hunks(old, new):
         if a < b:
-            strange.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
+            others.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
             if d - c <= b - a:
                 continue
             # As many lines as there were are the changed ones; the others came with them.
@@ -93,10 +98,10 @@ def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
         heads = _heads(code, starts[a])
         inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
         if inside is not None or not _whole(text):
-            strange.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
+            others.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
         else:
             found.append(Gain(starts[a], text, heads))
-    return found, strange
+    return found, others
 
 
 def _slid(old: list[str], new: list[str], a: int, c: int, d: int) -> tuple[int, int, int]:

@@ -31,7 +31,7 @@ def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Anc
 
     First by the structure of the file, then by its lines; whatever is found has been woven back.
     """
-    if path.endswith(COMPILED) and any(cpp_inverse.gains(base, state)[1] for state in states):
+    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state) for state in states):
         return None
     by_structure = INVERSES.get(PurePosixPath(path).suffix, lines.unweave)
     for inverse in (by_structure, _by_lines(path)):
@@ -116,7 +116,7 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     """Why `unweave` found nothing: lines of the branch, each with what it does."""
     if path.endswith(COMPILED):
-        return cpp_inverse.gains(base, woven)[1] or [(1, "adds what cannot be told apart from its neighbours")]
+        return cpp_inverse.strange(base, woven) or [(1, "adds what cannot be told apart from its neighbours")]
     old, new = base.splitlines(), woven.splitlines()
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b

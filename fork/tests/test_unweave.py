@@ -1,0 +1,208 @@
+"""From a file and a branch's version of it to a fragment and an anchor, which give the branch's version again."""
+
+from pytest import mark
+
+from fork.weave import weave
+from fork.weave.unweave import reasons, unweave
+
+PYTHON = """\
+import os
+from torch import first, last
+
+
+class Registry:
+    def __init__(self):
+        self.ops = {
+            "one": 1,  # the first
+            "two": 2
+        }
+
+    def find(self, name):
+        if name in self.ops:
+            found = self.ops[name]
+            return found
+        return None
+
+
+names = ["one", "two"]
+more = frozenset(
+    [
+        ("one", 1),
+        ("two", 2),
+    ]
+)
+
+
+@register("one")
+def one(x):
+    return x
+
+
+def two(x):
+    return x + 1
+"""
+
+CPP = """\
+#include <ATen/Tensor.h>
+#include <ATen/native/One.h>
+
+#define TWICE(x) ((x) + (x))
+#define LIST(_) \\
+  _(one)        \\
+  _(two)
+
+namespace at {
+namespace {
+
+using scalar = double;
+
+double helper(scalar x) {
+  return TWICE(x);
+}
+
+} // namespace
+
+namespace native {
+
+struct Options {
+  int one;
+};
+
+Tensor one(const Tensor& a) {
+  if (a.defined()) {
+    return a;
+  }
+  return a;
+}
+
+Tensor two(const Tensor& a) {
+  return a;
+}
+
+TORCH_LIBRARY_IMPL(aten, CPU, m) {
+  m.impl("one", one);
+  m.impl("two", two);
+}
+
+} // namespace native
+} // namespace at
+"""
+
+YAML = """\
+# The first.
+- func: one(Tensor a) -> Tensor
+  variants: function
+
+# The second.
+- func: two(Tensor a) -> Tensor
+"""
+
+TABLE = """\
+Operators
+~~~~~~~~~
+
+    one
+    two
+
+Others
+~~~~~~
+
+    one
+"""
+
+# What a branch changes, and how its place is told.
+A, B = "structure", "lines"
+CASES = [
+    ("a.py", PYTHON, [('names = ["one", "two"]', 'names = ["one", "more", "two"]')], A),
+    ("a.py", PYTHON, [('            "two": 2\n', '            "two": 2,\n            "three": 3\n')], A),
+    (
+        "a.py",
+        PYTHON,
+        [('        ("two", 2),\n', '        # why\n        ("three", 3),\n        ("two", 2),\n')],
+        "structure",
+    ),
+    ("a.py", PYTHON, [('            "two"', '            "x": 3,  # so\n            "two"')], B),
+    (
+        "a.py",
+        PYTHON,
+        [("            return found\n", "            log(found)\n            return found\n")],
+        "structure",
+    ),
+    ("a.py", PYTHON, [("        return None\n", "\n\n        log(name)\n        return None\n")], B),
+    (
+        "a.py",
+        PYTHON,
+        [("\n\ndef two", "\n\n@register(2)\n@cached\ndef three(x):\n    return 3\n\n\ndef two")],
+        "structure",
+    ),
+    ("a.py", PYTHON, [("\n\ndef two", "\n\ndef three(x):\n    return 3\n\ndef two")], B),
+    ("a.py", PYTHON, [("import os\n", "import os\nimport sys\n")], A),
+    ("a.py", PYTHON, [("first, last", "first, former, last")], A),
+    ("a.py", PYTHON, [("x + 1", "x + 2")], B),
+    ("a.py", PYTHON, [("    def find", "    def size(self):\n        return 0\n\n    def find")], A),
+    (
+        "a.py",
+        PYTHON,
+        [("names = [", 'text = """\nx\n"""\nnames = ['), ('\n        ("two"', '\n        ("x", 1),\n        ("two"')],
+        "lines",
+    ),
+    ("a.cpp", CPP, [("Tensor two(", "Tensor three() {\n  return TWICE(one({}));\n}\n\nTensor two(")], A),
+    ("a.cpp", CPP, [("Tensor two(", "Tensor three() {\n  return {};\n}\nTensor two(")], B),
+    ("a.cpp", CPP, [("} // namespace\n", "scalar other(scalar x) {\n  return x;\n}\n\n} // namespace\n")], B),
+    ("a.cpp", CPP, [('  m.impl("two"', '  m.impl("three", three);\n  m.impl("two"')], A),
+    ("a.cpp", CPP, [("  _(two)", "  _(three)      \\\n  _(two)")], A),
+    ("a.cpp", CPP, [("  _(two)", "  _(two) \\\n  _(three)")], A),
+    ("a.cpp", CPP, [("One.h>\n", "One.h>\n#include <ATen/native/Two.h>\n")], A),
+    ("a.cpp", CPP, [("namespace at {", "#define FOUR 4\n\nnamespace at {")], B),
+    ("a.cpp", CPP, [("    return a;\n", "    return a + 1;\n")], "changes `return a;`"),
+    (
+        "a.cpp",
+        CPP,
+        [("    return a;\n", "    f(a);\n    return a;\n")],
+        "stands inside `Tensor one(const Tensor& a)`",
+    ),
+    ("a.cpp", CPP, [("  int one;\n", "  int one;\n  int two;\n")], "stands inside `struct Options`"),
+    ("a.cpp", CPP, [("#include <ATen/Tensor.h>\n", "")], "removes `#include <ATen/Tensor.h>`"),
+    ("native_functions.yaml", YAML, [("# The second.", "- func: mid() -> Tensor\n\n# The second.")], A),
+    (
+        "native_functions.yaml",
+        YAML,
+        [("# The second.", "# Mid.\n- func: mid() -> Tensor\n\n# The second.")],
+        "structure",
+    ),
+    ("native_functions.yaml", YAML, [("# The second.", "- func: mid() -> Tensor\n\n\n# The second.")], B),
+    ("native_functions.yaml", YAML, [("function\n", "function, method\n")], "changes or removes `variants: function`"),
+    ("native_functions.yaml", YAML, [("function\n", "function\n  tags: core\n")], "adds `tags: core` to an entry"),
+    ("docs.rst", TABLE, [("    two\n", "    three\n    two\n")], A),
+    ("docs.rst", TABLE, [("Others", "    three\n\nOthers")], B),
+    ("docs.rst", TABLE, [("    one\n    two", "    three\n    two")], B),
+    ("sources.bzl", 'a = [\n    "One.cpp",\n]\n', [("]", '    "Two.cpp",\n]')], A),
+    ("expect.txt", "aten::one\naten::two\n", [("aten::two", "aten::three\naten::two")], B),
+    ("expect.txt", "aten::one\naten::two", [("two", "two\naten::zwei\n")], B),
+]
+
+
+@mark.parametrize(("path", "base", "changes", "how"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
+def test_what_it_finds_is_the_branchs_file(path: str, base: str, changes: list[tuple[str, str]], how: str) -> None:
+    path = f"aten/src/ATen/native/{path}"
+    woven = base
+    for before, after in changes:
+        assert before in woven
+        woven = woven.replace(before, after, 1)
+    found = unweave(path, base, [woven])
+    if found is None:
+        assert [what for _, what in reasons(path, base, woven)] == [how]
+        return
+    (fragment,), anchor = found
+    assert weave(path, base, fragment, anchor) == woven
+    assert ("lines" if any(key.startswith("piece ") for key in anchor.places) else "structure") == how, fragment
+
+
+def test_one_anchor_serves_all_states_of_a_file() -> None:
+    path = "aten/src/ATen/native/native_functions.yaml"
+    first = YAML + "\n- func: last() -> Tensor\n"
+    second = first.replace("# The second.", "- func: mid() -> Tensor\n\n# The second.")
+    found = unweave(path, YAML, [first, second])
+    assert found is not None
+    fragments, anchor = found
+    assert [weave(path, YAML, fragment, anchor) for fragment in fragments] == [first, second]
