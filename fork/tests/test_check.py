@@ -6,9 +6,10 @@ from expecttest import assert_expected_inline
 
 from fork.engine import base as bases
 from fork.series import Series
+from fork.tests import softclip
 from fork.tests.helpers import write
 from fork.tests.tiny import NATIVE, UPSTREAM, stack
-from fork.verify import soundness
+from fork.verify import map, soundness
 
 
 def faults(root: Path) -> str:
@@ -106,3 +107,34 @@ def test_lines_taken_from_upstream(tmp_path: Path) -> None:
     found = list(soundness.copies(Series.load(root), site))
     assert found and all(line.startswith("aten/src/ATen/native/Twice.cpp:") for line in found)
     assert "6 lines in a row as in torch/overrides.py:" in found[0]
+
+
+def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
+    series = Series.load(softclip.stack(tmp_path))
+    lines = list(map.report(series, series.prs[0]))
+    assert lines[0].startswith("the map of softclip in explicit")
+    marks = {entry.row.row: entry.mark for entry in map.entries(series, series.prs[0], "softclip")}
+    assert [row for row, mark in marks.items() if mark == "has"] == [
+        "the schema",
+        "the checks",
+        "`__torch_function__`",
+        "a generic kernel",
+        "the formula",
+    ]
+    assert {row for row, mark in marks.items() if mark == "choose"} >= {"autocast", "FLOP counts"}
+    assert "named outputs" not in marks and "double backward" not in marks
+    (line,) = [line for line in lines if line.startswith("  lacks   forward mode")]
+    assert "without it: jvp and jacfwd raise" in line and "ours: tools/autograd/derivatives.yaml:" in line
+
+
+def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
+    """A composite operator has no row of kernels, and one with named outputs or a backward operator has their rows."""
+    series = Series.load(softclip.stack(tmp_path))
+    native = tmp_path / softclip.NATIVE
+    native.write_text("- func: softclip(Tensor self) -> Tensor\n")
+    assert {entry.row.of for entry in map.entries(series, series.prs[0], "softclip")} == {"every"}
+    native.write_text(
+        "- func: softclip(Tensor self) -> (Tensor low, Tensor high)\n  dispatch:\n    CPU: softclip\n"
+        "- func: _softclip_backward(Tensor grad) -> Tensor\n"
+    )
+    assert {entry.row.of for entry in map.entries(series, series.prs[0], "softclip")} == set(map.KINDS)

@@ -142,7 +142,7 @@ def _plain(text: str) -> str:
 
 
 def renumbered(text: str) -> str:
-    """A text of the guide with the lines that its quotes stand at now, of several the one nearest to the line before."""
+    """A text of the guide with the lines that its quotes stand at now: of several, the one nearest to the old line."""
 
     def moved(found: re.Match[str]) -> str:
         hits = _lines(GUIDE.parent / found["path"], found["quote"])
