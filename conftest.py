@@ -1,4 +1,4 @@
-"""pytest: hands the -k expression to test/test_ops.py, also in workers, before it builds its tests."""
+"""Passes pytest's -k expression on to test/test_ops.py and its workers, before it builds its tests."""
 
 import os
 

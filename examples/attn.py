@@ -1,9 +1,9 @@
 """Trains a small layer of tanh attention with torch.attn, with gradients through both of its outputs.
 
-The data are friends and rivals: every point belongs to one of two hidden camps, and its features hide
-the camp in noise. The layer sees features alone. Its `attn` should become +1 between friends and -1
-between rivals, and its `output` the values of the friends minus those of the rivals, so both outputs
-carry a loss. Points that it was not trained on show whether it learned the camps.
+Each point belongs to one of two camps. Points of the same camp are friends, and others are rivals. The layer sees only
+noisy features of the points. It should learn an `attn` of +1 between friends and -1 between rivals, and an `output`
+that is the sum of the friends' values minus the sum of the rivals'. So both outputs have a loss. Points that are not in
+the training data show whether the layer learned the camps.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from torch.testing._internal.optests import aot_autograd_check
 from suites.fake import needs_data
 from suites.opinfo import arguments, dense_db, opinfo
 
-# torch 2.7 has no such mode
+# torch 2.7 lacks this mode.
 CAN_DISABLE = "disable_functionalization" in inspect.signature(aot_autograd_check).parameters
 
 

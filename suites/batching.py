@@ -19,14 +19,14 @@ Function = Callable[..., Values]
 def samples_with_twins(
     op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool
 ) -> Iterator[tuple[SampleInput, SampleInput]]:
-    """Each sample with a second draw of the same sizes, so that the entries of a batch differ.
+    """Each sample, and another one with the same sizes and other values, so that the entries of a batch differ.
 
     Where the second draw has other sizes or other constants, or the operator rejects a mixture of both draws, the
     sample is its own twin.
     """
     draws = zip(
         op.sample_inputs(device, dtype, requires_grad=requires_grad),
-        # the method seeds each sample, so that a second call would give the same values
+        # The method seeds each sample, so a second call would give the same values.
         op.sample_inputs_func(op, device, dtype, requires_grad),
     )
     for sample, twin in draws:
@@ -45,7 +45,7 @@ def _alike(sample: SampleInput, twin: SampleInput) -> bool:
             if a.shape != b.shape or a.dtype != b.dtype or a.stride() != b.stride() or a.is_conj() != b.is_conj():
                 return False
             if not (a.is_floating_point() or a.is_complex()) and not torch.equal(a, b):
-                return False  # indices and masks may decide the size of the result
+                return False  # Indices and masks may decide the size of the result.
         elif not isinstance(a, (bool, int, float, complex, str, torch.dtype, torch.device, type(None))) or a != b:
             return False
     return True
@@ -65,7 +65,7 @@ def _mixable(op: OpInfo, sample: SampleInput, twin: SampleInput) -> bool:
 
 
 def batches(values: Values, twins: Values) -> Iterator[tuple[InDims, Values]]:
-    """Which inputs are batched and along which dimension, with the batched inputs.
+    """Choices of in_dims, each with the inputs batched accordingly.
 
     Along the last dimension every non-empty subset of up to ten inputs. Along the first, and of more inputs, all, all
     but one, and one alone; of up to four inputs every subset there too.
@@ -82,14 +82,14 @@ def batches(values: Values, twins: Values) -> Iterator[tuple[InDims, Values]]:
 
 
 def loop(fn: Function, in_dims: Sequence[int | None], values: Values) -> Values:
-    """What vmap must give: the function on each entry of the batch, the results stacked in front."""
+    """The expected result of vmap: calls the function on each entry of the batch and stacks the results."""
     size = next(v.shape[d] for v, d in zip(values, in_dims) if d is not None)
     entries = [fn(*(v if d is None else v.select(d, i) for v, d in zip(values, in_dims))) for i in range(size)]
     return tuple(torch.stack(results) for results in zip(*entries))
 
 
 def inside_idle_vmap(fn: Function, in_dims: InDims, values: Values) -> Values:
-    """vmap of the function over a batch of two, with a further vmap inside whose level batches none of its inputs."""
+    """vmap of the function inside another vmap, which batches none of the inputs."""
     idle = torch.vmap(lambda one, *x: fn(*x), (0, *(None for _ in in_dims)))
     ones = torch.ones(2, 1, device=values[0].device)
     return tuple(result.squeeze(1) for result in torch.vmap(idle, (0, *in_dims))(ones, *values))

@@ -1,4 +1,4 @@
-"""TestCommon of test_ops.py: what every operator owes its OpInfo, in eager mode."""
+"""TestCommon of test_ops.py: whether an operator does what its OpInfo says, in eager mode."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def call(op: Callable[..., Any], sample: SampleInput) -> Any:
 
 
 def first_tensor(value: Any) -> torch.Tensor:
-    """The tensor that stands for the input: itself, or the first of a list."""
+    """The input if it is a tensor, or the first tensor of a list."""
     return value if isinstance(value, torch.Tensor) else value[0]
 
 
@@ -60,7 +60,7 @@ class TestCommon(TestCase):
     @deviceCountAtLeast(2)
     @opinfo(op_db, allowed_dtypes=(torch.float32, torch.long))
     def test_multiple_devices(self, devices: list[str], dtype: torch.dtype, op: OpInfo) -> None:
-        """The results live on the device of the inputs, whichever it is."""
+        """The results are on the device of the inputs."""
         for device in map(torch.device, devices):
             sample = next(iter(op.sample_inputs(device, dtype)))
             for result in tensors(call(op, sample)):
@@ -73,7 +73,7 @@ class TestCommon(TestCase):
         allowed_dtypes=(torch.float64, torch.long, torch.complex128),
     )
     def test_numpy_ref(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The operator equals its NumPy reference, in double precision because NumPy computes so."""
+        """The operator equals its NumPy reference in double precision, which NumPy uses."""
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.double)
         try:
@@ -86,7 +86,7 @@ class TestCommon(TestCase):
     @suppress_warnings
     @opinfo([op for op in op_db if op.ref is None], dtypes=OpDTypes.any_common_cpu_cuda_one)
     def test_compare_cpu(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Without a reference, the CPU is the reference of the other devices."""
+        """Other devices give the results of the CPU, if the operator has no NumPy reference."""
         for sample in op.reference_inputs(device, dtype):
             on_cpu = sample.transform(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x)
             args, kwargs = arguments(sample)
@@ -108,7 +108,7 @@ class TestCommon(TestCase):
     @suppress_warnings
     @opinfo(op_db, allowed_dtypes=(torch.float32, torch.long, torch.complex64))
     def test_noncontiguous_samples(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Inputs and incoming gradients with other strides give the same results and the same gradients."""
+        """The strides of the inputs and of the incoming gradients do not change results or gradients."""
         with_grad = dtype in op.supported_backward_dtypes(torch.device(device).type)
         for sample in op.sample_inputs(device, dtype, requires_grad=with_grad):
             strided = sample.noncontiguous()
@@ -132,20 +132,20 @@ class TestCommon(TestCase):
                 self.assertEqual(g, w, msg=lambda text, i=i: f"gradient {i} depends on strides\n{text}")
 
     def _out_samples(self, device: str, dtype: torch.dtype, op: OpInfo) -> Any:
-        """Samples with the result of the plain call; proves first that an operator without `out=` refuses it."""
+        """Samples with the result of the plain call. First checks that an operator without `out=` refuses it."""
         for sample in op.sample_inputs(device, dtype):
             expected = call(op, sample)
             if not tensors(expected) or len(tensors(expected)) != len(pytree.tree_leaves(expected)):
-                self.skipTest("the result is no tensor and no collection of tensors")
+                self.skipTest("the result is neither a tensor nor a collection of tensors")
             if not op.supports_out:
-                with self.assertRaises(Exception):  # noqa: B017 - any refusal will do
+                with self.assertRaises(Exception):  # noqa: B017 - any exception will do
                     self.assertIsNot(op(sample.input, *sample.args, **sample.kwargs, out=expected), NotImplemented)
                 return
             yield sample, expected
 
     @opinfo(op_db, dtypes=OpDTypes.none)
     def test_out_warning(self, device: str, op: OpInfo) -> None:
-        """`out=` of a wrong shape is resized, with a warning where it held elements."""
+        """`out=` of a wrong shape is resized, with a warning if it held elements."""
         dtypes = op.supported_dtypes(self.device_type)
         if not dtypes:
             self.skipTest("no dtype on this device")
@@ -166,7 +166,7 @@ class TestCommon(TestCase):
 
     @opinfo(op_db, dtypes=OpDTypes.any_one)
     def test_out(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """`out=` is filled in place whatever it held, keeps its strides, grows from empty, is never cast unsafely."""
+        """`out=` is filled in place and keeps its strides. An empty one grows; an unsafe cast is refused."""
 
         def garbage(t: torch.Tensor) -> torch.Tensor:
             wild = float("nan") if t.is_floating_point() or t.is_complex() else torch.iinfo(t.dtype).max
@@ -193,7 +193,7 @@ class TestCommon(TestCase):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 write(out)
-            self.assertFalse([w for w in caught if RESIZE_WARNING in str(w.message)], "an empty out= may grow silently")
+            self.assertFalse([w for w in caught if RESIZE_WARNING in str(w.message)], "growing an empty out= warned")
             self.assertEqual(tensors(out), tensors(expected))
 
             other = "cpu" if torch.device(device).type != "cpu" else "cuda" if torch.cuda.is_available() else None
@@ -222,7 +222,7 @@ class TestCommon(TestCase):
         sample = next(iter(op.sample_inputs(device, dtype)))
         expected = call(op, sample)
         if not tensors(expected) or any(not (t.is_floating_point() or t.is_complex()) for t in tensors(expected)):
-            self.skipTest("integers require no gradient")
+            self.skipTest("integers cannot require a gradient")
         out = pytree.tree_map(lambda t: torch.empty_like(t).requires_grad_(), expected)
         with self.assertRaisesRegex(
             RuntimeError, "does(n't| not) support automatic differentiation|don't support auto"
@@ -263,7 +263,7 @@ class TestCommon(TestCase):
     def _value_and_grad(
         self, fn: Callable[..., Any], sample: SampleInput, value: Any, tensor: torch.Tensor, with_grad: bool = True
     ) -> tuple[Any, torch.Tensor | None]:
-        """The result and, for differentiable results, the first input's gradient of the sum of all of them."""
+        """The result and, if it is differentiable, the gradient of its sum with respect to the first input."""
         result = fn(value, *sample.args, **sample.kwargs)
         outputs = differentiable(sample.output_process_fn_grad(result) if sample.output_process_fn_grad else result)
         if not with_grad or not tensor.requires_grad or not outputs:
@@ -273,7 +273,7 @@ class TestCommon(TestCase):
 
     @opinfo(op_db, allowed_dtypes=(torch.complex32,))
     def test_complex_half_reference_testing(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """complex32 gives what complex64 gives, rounded."""
+        """complex32 gives the rounded results of complex64."""
 
         def cast(old: torch.dtype, new: torch.dtype) -> Callable[[Any], Any]:
             return lambda x: x.to(new) if isinstance(x, torch.Tensor) and x.dtype is old else x
@@ -285,7 +285,7 @@ class TestCommon(TestCase):
 
     @opinfo(op_db, allowed_dtypes=(torch.bool,))
     def test_non_standard_bool_values(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """A true that is stored as another byte than 1 is as true."""
+        """A bool stored as any nonzero byte counts as true."""
 
         def disguise(x: Any) -> Any:
             if not isinstance(x, torch.Tensor) or x.dtype is not torch.bool:
@@ -300,7 +300,7 @@ class TestCommon(TestCase):
     @onlyNativeDeviceTypes
     @opinfo([op for op in op_db if op.promotes_int_to_float], allowed_dtypes=integral_types_and(torch.bool))
     def test_promotes_int_to_float(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Integer inputs give floating-point outputs where the entry says so."""
+        """Integer inputs give floating-point outputs if the OpInfo says so."""
         for sample in op.sample_inputs(device, dtype):
             for output in tensors(call(op, sample)):
                 self.assertTrue(output.dtype.is_floating_point, f"{dtype} gave {output.dtype}")
@@ -309,7 +309,7 @@ class TestCommon(TestCase):
     @onlyNativeDeviceTypes
     @opinfo(op_db, dtypes=OpDTypes.none)
     def test_dtypes(self, device: str, op: OpInfo) -> None:
-        """The dtypes that work, forward and backward, are exactly those that the entry lists.
+        """Forward and backward work with exactly the dtypes that the OpInfo lists.
 
         A dtype that works on some samples only is neither missing nor too many.
         """
@@ -363,7 +363,7 @@ class TestCommon(TestCase):
 
 
 def _plain(out: Any) -> Any:
-    """`out=` takes a tensor or a tuple, and no named tuple."""
+    """`out=` takes a tensor or a plain tuple, not a named tuple."""
     return out if isinstance(out, torch.Tensor) else tuple(out)
 
 

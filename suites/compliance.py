@@ -21,7 +21,7 @@ def is_strided(value: Any) -> bool:
 class TestCompositeCompliance(TestCase):
     @opinfo(op_db, allowed_dtypes=(torch.float,))
     def test_operator(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Every choice of arguments as wrapper subclass works and gives the same values."""
+        """Any choice of arguments can be wrapper subclasses, with the same values as a result."""
         for sample in op.sample_inputs(device, dtype, requires_grad=False):
             args, kwargs = arguments(sample)
             composite_compliance.check_with_mode(op, args, kwargs, self.assertEqual)
@@ -29,7 +29,7 @@ class TestCompositeCompliance(TestCase):
 
     @opinfo([op for op in op_db if op.supports_autograd], allowed_dtypes=(torch.float,))
     def test_backward(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The backward formula works on wrapper subclasses, inputs and incoming gradients alike."""
+        """The backward formula works if inputs and incoming gradients are wrapper subclasses."""
         for sample in op.sample_inputs(device, dtype, requires_grad=True):
             args, kwargs = arguments(sample)
             composite_compliance.check_backward_formula(
@@ -38,7 +38,7 @@ class TestCompositeCompliance(TestCase):
 
     @opinfo(op_db, allowed_dtypes=(torch.float,))
     def test_forward_ad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The forward-mode formula works on wrapper subclasses, primals and tangents alike."""
+        """The forward-mode formula works if primals and tangents are wrapper subclasses."""
         if dtype not in op.supported_backward_dtypes(torch.device(device).type):
             self.skipTest("the operator has no autograd")
         if not op.supports_forward_ad:
@@ -51,7 +51,7 @@ class TestCompositeCompliance(TestCase):
 
     @opinfo(op_db, allowed_dtypes=(torch.float,))
     def test_cow_input(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Reading does not materialise a copy-on-write input, forward or backward, and nothing is written to it."""
+        """Forward and backward neither materialise a copy-on-write input nor write to it."""
         for sample in op.sample_inputs(device, dtype, requires_grad=op.supports_autograd):
             args, kwargs = arguments(sample)
             raw: dict[Any, Any] = dict(enumerate(args)) | kwargs

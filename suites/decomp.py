@@ -1,4 +1,4 @@
-"""TestDecomp of test_decomp.py: the decompositions that an operator reaches, against the kernels they stand for."""
+"""TestDecomp of test_decomp.py: compares the decompositions that an operator reaches with the kernels they replace."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ tolerances_file: Path | None = None
 
 
 def tolerances() -> dict[tuple[torch.dtype, Any], float]:
-    """What the stack adds to PyTorch's own test: by how much more than the kernel a decomposition may be wrong."""
+    """The stack's additions to PyTorch's table: how much less accurate than the kernel a decomposition may be."""
     if tolerances_file is None:
         return {}
     try:
         return runpy.run_path(str(tolerances_file))["op_assert_ref"]()
-    except AttributeError:  # this torch lacks one of the operators
+    except AttributeError:  # This torch lacks one of the operators.
         return {}
 
 
 def distance(t: torch.Tensor, reference: torch.Tensor) -> float:
-    """Largest error over those elements whose reference is finite."""
+    """The largest error of the elements whose reference is finite."""
     finite = torch.isfinite(reference) & torch.isfinite(t)
     error = (t.to(reference.dtype) - reference).abs()[finite]
     return float(error.max()) if error.numel() else 0.0
 
 
 def pending_bits_are_resolved() -> Any:
-    """Inside, kernels see conjugated and negated views resolved, as outside of a dispatch mode.
+    """Resolves conjugated and negated views before kernels see them, as happens outside a dispatch mode.
 
     A mode runs with these two steps of the dispatcher left out, because they have been done; a decomposition that makes
     such a view itself (`x.conj() * y`) would then compute with the wrong values.
@@ -83,7 +83,7 @@ class Decompose(TorchDispatchMode):
 
     def _both_ways(self, func: Any, args: Any, kwargs: Any) -> Any:
         decomposition = self.table.get(func)
-        # Factories and uninitialised results have nothing to compare, and a decomposition may call the operator itself.
+        # Factories and uninitialised results cannot be compared, and a decomposition may call the operator itself.
         nothing = not tensors((args, kwargs)) or "empty" in func._schema.name or RANDOM in func.tags
         if decomposition is None or nothing or func in self.inside or func._schema.is_mutable or _is_view(func):
             return func(*args, **kwargs)
@@ -103,7 +103,7 @@ class Decompose(TorchDispatchMode):
         try:
             wide = func(*wide_args, **wide_kwargs)
         except Exception:
-            wide = real  # no kernel in double precision: compare with the kernel itself
+            wide = real  # Without a kernel in double precision, compare with the kernel itself.
         for got, kernel, exact in zip(*map(pytree.tree_leaves, (decomposed, real, wide))):
             self._compare(func, got, kernel, exact)
         return real
@@ -146,7 +146,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _out_of_reach(func: Any) -> bool:
-    """Whether the dispatcher takes the operator apart before a mode sees it, or no two of its results are the same."""
+    """Whether the dispatcher decomposes the operator before a mode sees it, or its results are random."""
     composed = func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
     return composed or RANDOM in func.tags or _is_view(func)
 
@@ -156,7 +156,7 @@ class TestDecomp(TestCase):
         with_grad = grad and dtype in op.supported_backward_dtypes(torch.device(device).type)
         compared: set[Any] = set()
         samples = op.sample_inputs(device, dtype, requires_grad=with_grad)
-        # Python's dispatcher may take an operator apart before autograd sees it.
+        # Python's dispatcher may decompose an operator before autograd sees it.
         for sample, dispatcher in product(samples, (nullcontext, enable_python_dispatcher)):
             args, kwargs = arguments(sample)
             mode = Decompose(self, table, dtype, deep)
@@ -179,7 +179,7 @@ class TestDecomp(TestCase):
     @suppress_warnings
     @opinfo(dense_db)
     def test_quick(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Forward, each decomposition by itself."""
+        """Forward, with each decomposition tested alone."""
         self._run(device, dtype, op, decomposition_table, deep=False, grad=False)
 
     @onlyNativeDeviceTypes
@@ -193,5 +193,5 @@ class TestDecomp(TestCase):
     @suppress_warnings
     @opinfo(dense_db)
     def test_comprehensive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Forward and backward, decompositions taken apart again."""
+        """Forward and backward, with decompositions that are decomposed again."""
         self._run(device, dtype, op, decomposition_table, deep=True, grad=True)

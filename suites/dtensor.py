@@ -22,7 +22,7 @@ class TestDTensorOps(DTensorOpTestBase):
     @suppress_warnings
     @opinfo(dense_db, allowed_dtypes=(torch.float,))
     def test_dtensor_op_db(self, dtype: torch.dtype, op: OpInfo) -> None:
-        """Whatever way each input is replicated or sharded, values and gradients are those of one machine."""
+        """Values and gradients are those of one machine, for every way to replicate or shard each input."""
         mesh = self.build_device_mesh()
         with_grad = dtype in op.supported_backward_dtypes(self.device_type)
         for sample in op.sample_inputs(self.device_type, dtype, requires_grad=with_grad):
@@ -30,7 +30,7 @@ class TestDTensorOps(DTensorOpTestBase):
             expected, expected_grads = self._values_and_grads(op, args, kwargs)
             for dist_args, dist_kwargs in DTensorConverter(mesh, tuple(args), kwargs):
                 actual, grads = self._values_and_grads(op, list(dist_args), dist_kwargs)
-                # Data are rank 0's: distribute_tensor sends them, and each rank drew samples of its own.
+                # Each rank drew its own samples; distribute_tensor sends those of rank 0 to all.
                 self.assertEqualOnRank(_full(actual), _full(expected))
                 self.assertEqualOnRank(_full(grads), _full(expected_grads))
 

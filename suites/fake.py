@@ -1,4 +1,4 @@
-"""TestFakeTensor of test_ops.py: shapes, strides, dtypes and aliasing without data; and TestTags, what tags promise."""
+"""TestFakeTensor of test_ops.py: shapes, strides, dtypes and aliasing without data. TestTags: the promises of tags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Context = Callable[[], contextlib.AbstractContextManager[Any]]
 NOT_FAKEABLE = (fake_tensor.UnsupportedFakeTensorException, fake_tensor.UnsupportedOperatorException)
 DATA_TAGS = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
-# Left out of the cross-reference for speed: they compute nothing.
+# The cross-reference skips these, which compute nothing, to save time.
 TRIVIAL = (
     torch.ops.aten.detach.default,
     torch.ops.aten.empty_strided.default,
@@ -45,7 +45,7 @@ def needs_data(op: OpInfo, error: Exception) -> bool:
 
 
 def aliases(one: Any, other: Any) -> bool:
-    """Whether two nests share a storage."""
+    """Whether two nests of tensors share a storage."""
     seen = {t.untyped_storage()._cdata for t in tensors(one) if t.layout == torch.strided}
     return any(t.untyped_storage()._cdata in seen for t in tensors(other) if t.layout == torch.strided)
 
@@ -78,17 +78,17 @@ class TestFakeTensor(TestCase):
 
     @opinfo(dense_db, dtypes=OpDTypes.any_one)
     def test_fake(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The fake result describes the real one exactly."""
+        """The fake result has the properties of the real one."""
         self._check_fake(device, dtype, op, contextlib.nullcontext)
 
     @opinfo(dense_db, dtypes=OpDTypes.any_one)
     def test_fake_autocast(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """And so under autocast."""
+        """The same under autocast."""
         self._check_fake(device, dtype, op, lambda: torch.amp.autocast(torch.device(device).type))
 
     @opinfo(dense_db, dtypes=OpDTypes.any_one)
     def test_pointwise_ops(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Inside the operator, whatever is tagged pointwise returns the broadcast shape of its inputs."""
+        """Every pointwise operator that runs inside this one returns the broadcast shape of its inputs."""
         test = self
 
         class Mode(TorchDispatchMode):
@@ -108,22 +108,22 @@ class TestFakeTensor(TestCase):
         for sample in op.sample_inputs(device, dtype, requires_grad=True):
             args, kwargs = arguments(sample)
             compare = CrossRefFakeMode(ignore_op_fn=lambda fn: fn in TRIVIAL, check_aliasing=True)
-            # autograd's own threads would escape the mode
+            # The mode does not reach autograd's own threads.
             one_thread = torch.autograd.set_multithreading_enabled(False)
             with contextlib.suppress(fake_tensor.UnsupportedOperatorException), compare, context(), one_thread:
                 composite_compliance.compute_expected_grads(
                     op.get_op(), args, kwargs, sample.output_process_fn_grad, op.gradcheck_wrapper
                 )
 
-    # PyTorch runs the next two on CUDA alone; they hold on the CPU as well.
+    # PyTorch runs the next two only on CUDA; they pass on the CPU as well.
     @opinfo([op for op in dense_db if op.supports_autograd], allowed_dtypes=(torch.float,))
     def test_fake_crossref_backward_no_amp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Each operator of forward and backward has a fake that describes its result."""
+        """Every operator of forward and backward has a fake implementation that describes its result."""
         self._check_backward(device, dtype, op, contextlib.nullcontext)
 
     @opinfo([op for op in dense_db if op.supports_autograd], allowed_dtypes=(torch.float,))
     def test_fake_crossref_backward_amp(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """And so under autocast."""
+        """The same under autocast."""
         self._check_backward(device, dtype, op, lambda: torch.amp.autocast(torch.device(device).type))
 
     @opinfo([op for op in op_db if op.is_factory_function])
@@ -138,7 +138,7 @@ class TestTags(TestCase):
     @onlyCPU
     @opinfo(op_db, dtypes=OpDTypes.any_one)
     def test_tags(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Whatever changes its input's shape or strides in place is tagged inplace_view."""
+        """An operator that changes its input's shape or strides in place has the tag inplace_view."""
         test = self
 
         class Mode(TorchDispatchMode):
@@ -147,7 +147,7 @@ class TestTags(TestCase):
                 before = None if first is None else (first.size(), first.stride())
                 out = func(*args, **(kwargs or {}))
                 changed = first is not None and out is first and (first.size(), first.stride()) != before
-                # resize_ has no tag: it would break the code generation of its derivative.
+                # resize_ cannot have the tag, which would break the code generation of its derivative.
                 if changed and func is not torch.ops.aten.resize_.default:
                     test.assertIn(torch.Tag.inplace_view, func.tags, f"{func}")
                 return out

@@ -18,14 +18,14 @@ from suites.batching import Function, Values, batches, inside_idle_vmap, loop, s
 from suites.opinfo import dense_db, opinfo, with_tensors
 
 float_only = partial(opinfo, allowed_dtypes=(torch.float,))
-# A batched product may sum in another order than the products of a loop.
+# A batched product may sum in a different order than the products of a loop.
 LOOSE = tol(atol=1e-4, rtol=1e-4)
 loose = toleranceOverride({torch.float32: LOOSE})
 
 
 @contextlib.contextmanager
 def no_vmap_fallback() -> Iterator[None]:
-    """Inside, an operator without a batch rule raises instead of looping over the batch."""
+    """Makes an operator without a batch rule raise, instead of looping over the batch."""
     before = torch._C._functorch._is_vmap_fallback_enabled()
     torch._C._functorch._set_vmap_fallback_enabled(False)
     try:
@@ -40,12 +40,12 @@ def is_differentiable_dtype(t: torch.Tensor) -> bool:
 
 
 def detached(values: Values) -> Values:
-    """The same values, leaves of no graph."""
+    """The same values, detached from any graph."""
     return tuple(v.detach() for v in values)
 
 
 def strided(values: Values) -> Values:
-    """The same values with gaps in memory."""
+    """The same values in a tensor that is not contiguous."""
     return tuple(noncontiguous_like(v) for v in values)
 
 
@@ -75,7 +75,7 @@ def push_forward(fn: Function, count: int) -> Function:
 
 
 def eager_pull_back(fn: Function, primals: Values, cotangents: Values, create_graph: bool = False) -> Values:
-    """The reference: torch.autograd.grad, zeros where an input plays no part."""
+    """The reference: torch.autograd.grad, with zeros for inputs that do not matter."""
     inputs = primals if create_graph else tuple(p.detach().requires_grad_() for p in primals)
     outputs = fn(*inputs)
     return _grad(outputs, inputs, cotangents, create_graph)
@@ -91,7 +91,7 @@ def _grad(outputs: Values, inputs: Values, cotangents: Values, create_graph: boo
 
 
 def eager_push_forward(fn: Function, primals: Values, tangents: Values, twice: bool) -> Values:
-    """The reference of forward mode: reverse mode twice where the operator allows it, else dual numbers.
+    """The reference of forward mode: reverse mode twice if the operator allows it, otherwise dual numbers.
 
     The vjp is linear in the cotangent w, so the derivative of <vjp(w), t> with respect to w is J t.
     """
@@ -111,7 +111,7 @@ class TestOperators(TestCase):
     def _samples(
         self, device: str, dtype: torch.dtype, op: OpInfo, requires_grad: bool = True
     ) -> Iterator[tuple[Function, Values, Values]]:
-        """The operator as a function of its differentiable inputs, these, and a second draw of them.
+        """The operator as a function of its differentiable inputs, these inputs, and others of the same sizes.
 
         An operator may have more samples for `requires_grad=False`, which forward mode has to take as well.
         """
@@ -204,7 +204,7 @@ class TestOperators(TestCase):
         make: Callable[[Function, Values, Values], Any],
         requires_grad: bool = True,
     ) -> None:
-        """vmap of what `make` builds of the operator equals a loop, for many choices of batched inputs."""
+        """vmap of the function that `make` returns equals a loop, for many choices of batched inputs."""
         for fn, primals, twins in self._samples(device, dtype, op, requires_grad):
             derived, values, other = make(fn, primals, twins)
             for in_dims, batched in batches(values, other):
@@ -271,7 +271,7 @@ class TestOperators(TestCase):
 
     @float_only(dense_db)
     def test_vjpvmap(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """The gradient of a batched call equals that of torch.autograd, and the gradient of the loop."""
+        """The gradient of a batched call equals that of torch.autograd and that of a loop."""
         for fn, primals, twins in self._samples(device, dtype, op):
             for in_dims, batched in batches(primals, twins):
                 mapped = torch.vmap(fn, in_dims)
@@ -284,7 +284,7 @@ class TestOperators(TestCase):
 
     @opinfo(dense_db, allowed_dtypes=(torch.float, torch.double))
     def test_vmap_autograd_grad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """vmap over the incoming gradients of a graph that was made outside of it."""
+        """vmap over the incoming gradients of a graph that was built outside vmap."""
 
         def make(fn: Function, primals: Values, twins: Values) -> tuple[Function, Values, Values]:
             inputs = tuple(p.requires_grad_() for p in primals)

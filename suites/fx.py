@@ -1,4 +1,4 @@
-"""TestOperatorSignatures and TestNormalizeOperators: the operator in FX; and the generators of its samples."""
+"""TestOperatorSignatures and TestNormalizeOperators: the operator in FX. Also the generators of its samples."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TestOperatorSignatures(TestCase):
     @onlyCPU
     @opinfo(op_db, allowed_dtypes=(torch.float,))
     def test_get_torch_func_signature_exhaustive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """A schema that FX finds for the function binds each sample and calls it."""
+        """FX finds a schema for the function that accepts each sample."""
         if not isinstance(op.op, type(torch.add)):
             self.skipTest("the entry's operator is a Python function: it has no schema of its own")
         signatures = get_signature_for_torch_op(op.op)
@@ -44,7 +44,7 @@ class TestNormalizeOperators(JitTestCase):
     @onlyCPU
     @opinfo(op_db, allowed_dtypes=(torch.float,))
     def test_normalize_operator_exhaustive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """With all arguments turned into keyword arguments by FX, a traced call gives the same."""
+        """A traced call gives the same result after FX made keyword arguments of all arguments."""
         if isinstance(op.op, torch._ops.OpOverload) or not isinstance(op.op, type(torch.add)):
             self.skipTest("FX normalizes calls of torch's own functions only")
         for sample in op.sample_inputs(device, dtype, requires_grad=False):
@@ -73,7 +73,7 @@ class TestNormalizeOperators(JitTestCase):
 
 
 class TestOpInfoSampleFunctions(TestCase):
-    """The entry's generators (test_testing.py): lazy and not empty."""
+    """The generators of an OpInfo (test_testing.py) are lazy and not empty."""
 
     def _check(self, samples: Any) -> None:
         self.assertTrue(inspect.isgenerator(samples), "samples are made as they are asked for: yield, not a list")
@@ -89,5 +89,5 @@ class TestOpInfoSampleFunctions(TestCase):
 
     @opinfo([op for op in op_db if op.error_inputs_func is not None], dtypes=OpDTypes.none)
     def test_opinfo_error_generators(self, device: str, op: OpInfo) -> None:
-        # On one device kind there may be none.
+        # There may be none on one kind of device.
         self.assertTrue(inspect.isgenerator(op.error_inputs_func(op, device)))

@@ -41,7 +41,7 @@ class TestBwdGradients(TestGradients):
 
     @double_precision(op_db)
     def test_fn_fail_gradgrad(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """An operator that claims no second derivative says so when asked for one."""
+        """An operator without a second derivative raises when asked for one."""
         self._ready(op, device, dtype)
         if op.supports_gradgrad:
             self.skipTest("the operator can be differentiated twice")
@@ -58,7 +58,7 @@ class TestBwdGradients(TestGradients):
 
 class TestFwdGradients(TestGradients):
     def _works_or_refuses(self, supported: bool, check: Callable[[], Any]) -> None:
-        """A flag that is off means an operator that says so, never a silent one."""
+        """An operator whose flag is off raises; it does not return a wrong gradient."""
         if supported:
             check()
             return

@@ -23,11 +23,11 @@ COMPILED_DTYPES = (torch.float16, torch.float32, torch.float64, torch.int32, tor
 class TestInductorOpInfo(TestCase):
     @onlyNativeDeviceTypes
     @suppress_warnings
-    # An operator that Inductor does not know must have been told so (make_fallback): none may fall back by accident.
+    # Operators may fall back to eager only by make_fallback, not because Inductor does not know them.
     @torch._inductor.config.patch(implicit_fallbacks=False, fallback_random=True)
     @opinfo(dense_db, allowed_dtypes=COMPILED_DTYPES)
     def test_comprehensive(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """Compiled in one graph, the first sample that holds elements gives eager's values and gradients."""
+        """The first sample that is not empty gives eager's values and gradients, compiled in one graph."""
         if not (HAS_CPU if torch.device(device).type == "cpu" else HAS_GPU):
             raise unittest.SkipTest("Inductor has no compiler for this device")
         torch._dynamo.reset()
@@ -53,7 +53,7 @@ class TestInductorOpInfo(TestCase):
         actual, actual_grads = run(compiled)
         tolerance: dict[str, Any] = {}
         if dtype is torch.float16:
-            tolerance = {"atol": 1e-3, "rtol": 2e-3}  # the compiled code may keep float32 between two operators
+            tolerance = {"atol": 1e-3, "rtol": 2e-3}  # Compiled code may keep float32 between two operators.
         self.assertEqual(pytree.tree_leaves(actual), pytree.tree_leaves(expected), **tolerance)
         for i, (got, want) in enumerate(zip(actual_grads, expected_grads)):
             self.assertEqual(got, want, msg=lambda text, i=i: f"gradient {i}: {text}", **tolerance)
@@ -63,7 +63,7 @@ class TestOpsUnbacked(TestCase):
     @suppress_warnings
     @opinfo(dense_db, allowed_dtypes=(torch.float,))
     def test_unbacked_op_db(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
-        """No check of the operator needs to know a size: all sizes of 2 and more are unbacked, in one graph."""
+        """The operator traces into one graph if all sizes of 2 and more are unbacked: no check needs a size."""
         tested = False
         for sample in op.sample_inputs(device, dtype, requires_grad=False):
             args, kwargs = copy.deepcopy(arguments(sample))
@@ -80,7 +80,7 @@ class TestOpsUnbacked(TestCase):
 
 
 def _fresh(sample: SampleInput) -> Any:
-    """The sample's arguments with tensors of their own, so that two runs do not share gradients."""
+    """The sample's arguments with copies of its tensors, so that two runs do not share gradients."""
 
     def fresh(t: torch.Tensor) -> torch.Tensor:
         return t.detach().clone().requires_grad_(t.requires_grad)

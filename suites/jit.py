@@ -31,7 +31,7 @@ class TestJit(JitCommonTestCase):
         variants = {kind: fn for kind, fn in variants.items() if fn is not None and not is_lambda(fn)}
         if not variants:
             self.skipTest("the entry has no variant that TorchScript can name")
-        if common_utils.GRAPH_EXECUTOR is None:  # run_tests sets it, pytest does not
+        if common_utils.GRAPH_EXECUTOR is None:  # run_tests sets it, but pytest does not.
             common_utils.GRAPH_EXECUTOR = common_utils.cppProfilingFlagsToProfilingMode()
         checked = False
         samples = op.sample_inputs(device, dtype, requires_grad=with_grad, include_conjugated_inputs=conjugated)
@@ -50,7 +50,7 @@ class TestJit(JitCommonTestCase):
             with disable_autodiff_subgraph_inlining():
                 self._against_eager(op, script, fn, sample, with_grad)
             if dtype is torch.float32:
-                # The alias annotation does not depend on the dtype: one is enough.
+                # Alias annotations do not depend on the dtype, so one is enough.
                 check_alias_annotation(op.name, args, sample.kwargs, func_type=kind, aten_name=op.aten_name)
                 self._check_autodiff(op, script)
         if op.supports_tracing:
@@ -74,7 +74,7 @@ class TestJit(JitCommonTestCase):
         )
 
     def _check_autodiff(self, op: OpInfo, compiled: Any) -> None:
-        """TorchScript differentiates by itself exactly what the entry says."""
+        """TorchScript differentiates exactly the operators that the OpInfo names."""
         self.assertAutodiffNode(
             compiled.last_graph, op.assert_autodiffed, op.autodiff_nonfusible_nodes, op.autodiff_fusible_nodes
         )

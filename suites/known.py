@@ -1,8 +1,8 @@
-"""Failures of torch's own operators that PyTorch's test files list beside the OpInfo, and that are facts of torch.
+"""Tests that some of torch's own operators fail.
 
-PyTorch keeps such lists in its test files, by name of test and of operator. Here stand only those that a command of
-this repository has met; each was looked at. An entry is an expected failure: the day the operator is mended its test
-reports an unexpected success. No entry may name an operator of the stack.
+PyTorch lists such failures in its test files, by test and operator. This list has only those that a command of this
+repository has met, and each was examined. They are expected failures: if PyTorch fixes an operator, its test reports an
+unexpected success. An operator of the stack may not be in the list.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Known:
     test: str
     why: str
     dtypes: tuple[torch.dtype, ...] = ()
-    """The dtypes it fails with; empty: with all."""
+    """The dtypes with which it fails; an empty tuple means all."""
 
 
 KNOWN = [
@@ -39,12 +39,12 @@ KNOWN = [
 
 
 def _unbacked() -> frozenset[str]:
-    """Operators that need to know a size, which the wheel itself lists (torch 2.7 does not)."""
+    """Operators that need to know a size, as the wheel lists them. torch 2.7 has no such list."""
     try:
         from torch.testing._internal.common_ops_unbacked import ops_dde_xfail
     except ImportError:
         return frozenset()
-    # Tuples up to 2.11 or so, later a class of their own.
+    # Older releases have tuples, newer ones a class.
     names = [x[:2] if isinstance(x, tuple) else (x.op_name, x.variant_name) for x in ops_dde_xfail]
     return frozenset(f"{name}.{variant}" if variant else name for name, variant in names)
 

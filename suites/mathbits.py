@@ -24,7 +24,7 @@ class TestMathBits(TestCase):
         lazy: Unary,
         is_lazy: Callable[[torch.Tensor], bool],
     ) -> None:
-        """The first input as a lazy view of its physical opposite has the same values; so must all results have."""
+        """Results do not change if the first input is a lazy view of its conjugate or negative."""
 
         def disguised(t: torch.Tensor, requires_grad: bool) -> torch.Tensor:
             with torch.no_grad():

@@ -19,7 +19,7 @@ from suites.opinfo import op_db, opinfo, tensors
 
 
 def to_meta(value: Any) -> Any:
-    """The same nest with meta tensors of the same sizes and strides in place of the tensors."""
+    """The nest with each tensor replaced by a meta tensor of the same sizes and strides."""
 
     def convert(t: torch.Tensor) -> torch.Tensor:
         base = torch.empty(t.untyped_storage().nbytes() // t.element_size(), dtype=t.dtype, device="meta")
@@ -32,7 +32,7 @@ def to_meta(value: Any) -> Any:
 
 
 def to_symbolic(value: Any) -> tuple[FakeTensorMode, Any]:
-    """The same nest with fake tensors all of whose sizes are symbols; the mode to run them in."""
+    """The nest with fake tensors whose sizes are all symbols, and the mode to run them in."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
     def convert(t: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def to_symbolic(value: Any) -> tuple[FakeTensorMode, Any]:
 
 
 def description(t: torch.Tensor, with_strides: bool) -> dict[str, Any]:
-    """What must agree; a symbolic size counts with the value it stands for."""
+    """The properties that must agree. A symbolic size has the value that it stands for."""
     found: dict[str, Any] = {"dtype": t.dtype, "shape": [int(s) for s in t.shape]}
     found |= {"conj": t.is_conj(), "neg": t.is_neg()}
     if with_strides and t.layout == torch.strided and t.numel() > 0:
@@ -63,7 +63,7 @@ def compare(test: TestCase, what: str, meta: Any, real: Any, with_strides: bool 
 
 
 class CrossReference(TorchDispatchMode):
-    """Runs each ATen call a second time without data and compares the descriptions of the results."""
+    """Runs each ATen call a second time without data and compares the properties of the results."""
 
     def __init__(self, test: TestCase, symbolic: bool) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CrossReference(TorchDispatchMode):
 
 
 def strided_variants(sample: SampleInput) -> Iterator[SampleInput]:
-    """The sample with its tensors laid out transposed, with gaps, and expanded where a size is 1."""
+    """The sample with transposed tensors, with strided ones, and expanded where a size is 1."""
 
     def transposed(t: Any) -> Any:
         if not isinstance(t, torch.Tensor) or t.ndim < 2 or t.layout != torch.strided:
@@ -110,7 +110,7 @@ def strided_variants(sample: SampleInput) -> Iterator[SampleInput]:
 
 
 def _accepts(fn: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the in-place variant takes these inputs: the dtype of the first may be unable to hold the result."""
+    """Whether the in-place variant takes these inputs: the first one's dtype may not be able to hold the result."""
     args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (args, kwargs))
     try:
         fn(*args, **kwargs)
@@ -121,7 +121,7 @@ def _accepts(fn: Any, args: Any, kwargs: Any) -> bool:
 
 class TestMeta(TestCase):
     def _function(self, device: str, dtype: torch.dtype, op: OpInfo, inplace: bool) -> None:
-        """One call of the whole function on meta tensors."""
+        """The function, called on meta tensors."""
         fn = op.get_inplace() if inplace else op.get_op()
         if fn is None:
             self.skipTest("no in-place variant")
@@ -142,7 +142,7 @@ class TestMeta(TestCase):
     def _dispatch(
         self, device: str, dtype: torch.dtype, op: OpInfo, inplace: bool, symbolic: bool, all_strides: bool = False
     ) -> None:
-        """Every ATen call that the function makes, one by one."""
+        """Each ATen call that the function makes, tested alone."""
         fn = op.get_inplace() if inplace else op.get_op()
         if fn is None:
             self.skipTest("no in-place variant")
@@ -192,7 +192,7 @@ class TestMeta(TestCase):
     def test_dispatch_symbolic_meta_inplace(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:
         self._dispatch(device, dtype, op, inplace=True, symbolic=True)
 
-    # Strides do not depend on the dtype: one is enough for the next two.
+    # Strides do not depend on the dtype, so one is enough for the next two.
     @suppress_warnings
     @opinfo(op_db, allowed_dtypes=(torch.float32,))
     def test_dispatch_symbolic_meta_outplace_all_strides(self, device: str, dtype: torch.dtype, op: OpInfo) -> None:

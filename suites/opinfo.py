@@ -32,17 +32,16 @@ __all__ = [
 ]
 
 dense_db = [op for op in op_db if "sparse" not in op.full_name]
-"""Without the operators on sparse layouts: tracing, vmap and decompositions know strided tensors only, so PyTorch's
-files leave them out one by one."""
+"""op_db without the operators on sparse layouts, which tracing, vmap and decompositions do not support."""
 
 PYTEST_EXPRESSION = "SUITES_PYTEST_K"
-"""Environment variable by which the repository's conftest.py hands on pytest's `-k` expression, to workers as well."""
+"""The environment variable in which conftest.py passes pytest's `-k` expression on, also to workers."""
 
 DTYPE_SUFFIXES = ["", *sorted(f"_{str(x)[6:]}" for x in vars(torch).values() if isinstance(x, torch.dtype))]
 
 
 def _selection(argv: Sequence[str]) -> Callable[[str], bool] | None:
-    """What the command line selects, as a test on a full test name; None where it selects everything."""
+    """Whether the command line selects a test, by its full name. None if it selects everything."""
     expression = os.environ.get(PYTEST_EXPRESSION)
     if expression:
         from _pytest.mark.expression import Expression
@@ -65,11 +64,11 @@ SELECTED = _selection(sys.argv[1:])
 
 
 class opinfo(ops):
-    """`torch.testing`'s `@ops` with two additions.
+    """`@ops` of torch.testing, with two additions.
 
-    It builds only those tests that the command line's `-k` can select: op_db has some 700 entries, and all their
-    tests take minutes to build, those of one operator seconds. The rule looks at whole test names
-    (`TestCommonCPU.test_out_addmm_cpu_float32`), so a `-k` that names no operator (`-k test_out`) drops none.
+    It builds only the tests that the command line's `-k` can select. op_db has some 700 entries: building all their
+    tests takes minutes, and building those of one operator takes seconds. The rule uses whole test names
+    (`TestCommonCPU.test_out_addmm_cpu_float32`), so a `-k` without an operator (`-k test_out`) drops none.
 
     It marks the failures of torch's own operators that `suites.known` lists.
     """
@@ -100,7 +99,7 @@ def _also(decorators: Callable[..., list[Any]], more: list[Any]) -> Callable[...
 
 
 def arguments(sample: SampleInput) -> tuple[list[Any], dict[str, Any]]:
-    """The sample as the positional and the keyword arguments of a call."""
+    """The positional and the keyword arguments of the sample's call."""
     return [sample.input, *sample.args], dict(sample.kwargs)
 
 
@@ -139,13 +138,13 @@ def with_tensors(
 
 
 def forward(op: Callable[..., Any], sample: SampleInput, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Calls the operator and passes on what of its result may be compared: the sample may say so (eigenvectors)."""
+    """Calls the operator. A sample may choose what part of the result is compared, as it does for eigenvectors."""
     result = op(*args, **kwargs)
     return sample.output_process_fn_grad(result) if sample.output_process_fn_grad else result
 
 
 def same_tensors(test: unittest.TestCase, actual: Any, expected: Any, message: str) -> None:
-    """Asserts that two nests hold equal tensors in equal places; a missing tensor (None) must be missing in both."""
+    """Asserts that two nests hold equal tensors in the same places, with None in the same places too."""
     left, right = pytree.tree_leaves(actual), pytree.tree_leaves(expected)
     test.assertEqual(len(left), len(right), message)
     for a, b in chain(zip(left, right)):

@@ -15,7 +15,7 @@ from suites.opinfo import arguments, dense_db, opinfo
 
 class TestProxyTensorOpInfo(TestCase):
     def _trace(self, device: str, dtype: torch.dtype, op: OpInfo, mode: str, kind: str = "function") -> None:
-        """The traced graph gives eager's values on other data than it was traced with."""
+        """The traced graph gives eager's values on data other than those it was traced with."""
         fn = op.get_inplace() if kind == "inplace" else op.get_op()
         if fn is None:
             self.skipTest("no in-place variant")

@@ -1,4 +1,4 @@
-"""TestSchemaCheckModeOpInfo, and TestOpInfo of export/opinfo_schema.py: schemas tell the truth."""
+"""TestSchemaCheckModeOpInfo, and TestOpInfo of export/opinfo_schema.py: whether schemas are true."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PreDispatchSchemaCheckMode(SchemaCheckMode):
         super().__init__()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A schema that admits aliases or mutation promises nothing that could be broken; .out and views are such.
+        # A schema with aliases or mutation (.out, views) makes no promise that could be broken.
         schema = func._schema
         if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
             return func(*args, **(kwargs or {}))

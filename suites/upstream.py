@@ -1,4 +1,4 @@
-"""Runs PyTorch's own test files from a checkout, in place of the suites here."""
+"""Runs PyTorch's own test files from a checkout instead of the suites here."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run_upstream(source: Path, arguments: Sequence[str]) -> int:
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, name, *arguments]
         code = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}).returncode
-        # unittest exits with 5 where -k left nothing to run in a file
+        # unittest exits with 5 if -k selected no test of a file.
         if code not in (0, 5):
             failed.append(name)
     print(f"== {len(files) - len(failed)} of {len(files)} files passed" + "".join(f"\n   failed: {n}" for n in failed))

@@ -17,7 +17,7 @@ loose = toleranceOverride({torch.float32: tol(atol=1e-4, rtol=1e-4)})
 
 
 def anything(t: torch.Tensor) -> bool:
-    """All tensors take part, integers too."""
+    """All tensors are batched, also integers."""
     return True
 
 
@@ -43,7 +43,7 @@ class TestVmapOperatorsOpInfo(TestCase):
                 if len({t.device for t in values}) > 1:
                     continue
                 for in_dims, batched in batches(values, values):
-                    with self.assertRaises(Exception, msg=f"in_dims={in_dims}"):  # noqa: B017 - any refusal will do
+                    with self.assertRaises(Exception, msg=f"in_dims={in_dims}"):  # noqa: B017 - any exception will do
                         torch.vmap(fn, in_dims)(*batched)
 
     @suppress_warnings

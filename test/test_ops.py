@@ -1,8 +1,8 @@
 """PyTorch's OpInfo suites for any operator of `op_db`: `python test/test_ops.py -k attn`.
 
-The torch wheel ships the infrastructure of these tests and not the files, so `suites/` holds the checks, under
-PyTorch's class and test names. `pytest -n 2 test/test_ops.py -k attn` runs the same tests. With
-`PYTORCH_SOURCE=/path/to/checkout` PyTorch's own files run instead, one after the other, with the same arguments.
+The torch wheel contains the infrastructure of these tests, but not the test files. `suites/` holds the checks, under
+PyTorch's names of classes and tests. `pytest -n 2 test/test_ops.py -k attn` runs the same tests. With
+`PYTORCH_SOURCE=/path/to/checkout`, PyTorch's own files run instead, one after the other, with the same arguments.
 """
 
 import os
@@ -58,7 +58,7 @@ EVERY_DEVICE = (
     TestSchemaCheckModeOpInfo,
     TestOpInfoSampleFunctions,
 )
-# As PyTorch does: tracing does not depend on the device, and four GPUs are not everyone's.
+# PyTorch does the same: tracing does not depend on the device, and few machines have four GPUs.
 CPU_ONLY = (
     TestProxyTensorOpInfo,
     TestEagerFusionOpInfo,

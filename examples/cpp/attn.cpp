@@ -1,4 +1,4 @@
-// Calls at::attn from C++, and checks its gradients against the composition's.
+// Calls at::attn from C++ and compares its gradients with those of composition.
 #include <torch/torch.h>
 
 #include <iostream>

@@ -1,1 +1,1 @@
-"""Tests of the suites: each check catches the fault that it is there for."""
+"""Tests of the suites: each check finds the kind of fault that it is for."""

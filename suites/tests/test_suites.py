@@ -1,4 +1,4 @@
-"""Each check of suites catches the fault that it is there for, and passes the same operator without the fault."""
+"""Each check of suites finds the kind of fault that it is for, and passes the same operator without the fault."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
 from suites.upstream import run_upstream
 from suites.vmap import TestVmapOperatorsOpInfo
 
-# pytest collects test classes by name from a module, and these are templates.
+# pytest would collect these classes, which are templates, by their names.
 for _name in [n for n in globals() if n.startswith("Test")]:
     globals()[_name].__test__ = False
 
@@ -55,7 +55,7 @@ def operator(
     vmap: Callable[..., Any] | None = lambda info, dims, x: (torch.sin(x), dims[0]),
     slope: Callable[[Tensor], Tensor] = torch.cos,
 ) -> Any:
-    """sin as an operator of its own, with a kernel, a fake, a batch rule and a derivative that can each be wrong."""
+    """An operator like sin, whose kernel, fake, batch rule and derivative can each be wrong."""
     LIBRARY.define(name + schema)
     full = f"fork_suites::{name}"
     torch.library.impl(full, "cpu")(kernel)
@@ -101,7 +101,7 @@ class WrongJvp(Jvp):
 
 
 class InexactJvp(Jvp):
-    """Off by more than the roundings of float32, and by less than those of a batched product may be."""
+    """The error is larger than the rounding of float32, and smaller than that allowed to a batched product."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ class NoBatchInJvp(Jvp):
 
 
 class WritesInBackward(Jvp):
-    """Its formulas write a possible subclass into a plain tensor, which a subclass does not survive."""
+    """Its formulas write into a plain tensor, which fails if what they write is a subclass."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -164,19 +164,19 @@ class WritesInBackward(Jvp):
 
 
 def writes(x: Tensor) -> Tensor:
-    """sin, and the input is changed although the schema denies it."""
+    """sin that changes its input although its schema says that it does not."""
     result = torch.sin(x)
     x.mul_(2)
     return result
 
 
 def ignores_strides(x: Tensor) -> Tensor:
-    """sin of the memory as it lies."""
+    """sin of the memory, ignoring strides."""
     return torch.sin(x.as_strided(x.shape, torch.empty(x.shape).stride(), x.storage_offset()))
 
 
 def unless(condition: Callable[[Tensor], Any]) -> Callable[[Tensor], Tensor]:
-    """sin, or cos where the condition holds."""
+    """sin, or cos if the condition holds."""
     return lambda x: torch.cos(x) if condition(x) else torch.sin(x)
 
 
@@ -209,7 +209,7 @@ CUMSUM = operator("cumsum", lambda x: x.cumsum(0), slope=torch.ones_like)
 
 @pytest.fixture(scope="module", autouse=True)
 def registrations() -> Iterator[None]:
-    """Wrong decompositions, and sharding rules of which the one for cumsum is wrong."""
+    """Wrong decompositions, and sharding rules of which that for cumsum is wrong."""
     from torch._decomp import decomposition_table, register_decomposition
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.experimental import register_sharding
@@ -235,7 +235,7 @@ def samples(op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool, **
 
 
 def expanded(op: OpInfo, device: str, dtype: torch.dtype, requires_grad: bool, **_: Any) -> Iterator[SampleInput]:
-    """One more sample where no gradient is asked for, which forward mode cannot take."""
+    """One more sample if no gradient is asked for; forward mode cannot take it."""
     yield from samples(op, device, dtype, requires_grad)
     if not requires_grad:
         yield SampleInput(make_tensor((1, 5), dtype=dtype, device=device).expand(4, 5))
@@ -252,7 +252,7 @@ def entry(fn: Callable[..., Any], name: str = "entry", **settings: Any) -> OpInf
 
 
 def outcome(suite: type, test: str, op: OpInfo, dtype: torch.dtype | None) -> unittest.TestResult:
-    """Runs one check on one entry, as the device framework would on the CPU."""
+    """Runs one check on one OpInfo, as the device framework would on the CPU."""
     given = {"op": op, "dtype": dtype, "device": "cpu"}
     names = inspect.signature(getattr(suite, test)).parameters
     given = {key: value for key, value in given.items() if value is not None and key in names}
@@ -264,7 +264,7 @@ def outcome(suite: type, test: str, op: OpInfo, dtype: torch.dtype | None) -> un
 
 @dataclass
 class Fault:
-    """A check, a faulty entry that it must catch, and the same entry without the fault."""
+    """A check, an OpInfo with a fault that it must find, and the same OpInfo without the fault."""
 
     suite: type
     test: str
