@@ -34,7 +34,7 @@ class Writing:
 
 
 def stack_files(
-    checkout: Checkout, begun: Start, found: Sequence[State], memory: Memory, settings: Mapping[str, str]
+    checkout: Checkout, begun: Start, found: Sequence[State], memory: Memory, settings: Mapping[str, str | bool]
 ) -> Writing:
     """The folder's content for these states; `memory` keeps what was found for the same file before."""
     titles = names(list(found))
@@ -149,7 +149,7 @@ def _remembered(
     return fragments, Anchor.of(places)
 
 
-def _series(writing: Writing, found: Sequence[State], titles: Sequence[str], settings: Mapping[str, str]) -> str:
+def _series(writing: Writing, found: Sequence[State], titles: Sequence[str], settings: Mapping[str, str | bool]) -> str:
     prs = [
         {"name": name, "title": state.title, "introduces": paths}
         for name, state, paths in zip(titles, found, writing.introduces)

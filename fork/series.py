@@ -71,7 +71,8 @@ class Series:
     """A stack: the folder it lies in, its PRs in order, and the anchors of its fragments.
 
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
-    that `fork check` runs for each operator of the stack, with `-k OPERATOR`.
+    that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
+    descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
     """
 
     root: Path
@@ -79,6 +80,7 @@ class Series:
     anchors: Mapping[str, Anchor]
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
+    strict: bool = True
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -96,7 +98,7 @@ class Series:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
-        series = cls(root, prs, anchors, suffix, tests)
+        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)))
         series._refuse_doubles(file)
         return replace(series, prs=tuple(map(series._with_changes, prs)))
 

@@ -14,6 +14,7 @@ from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.git import Checkout
 from fork.lock import alone
+from fork.verify.soundness import STACK
 
 OPERATOR_TESTS = Path(__file__).resolve().parents[2] / "test/test_ops.py"
 
@@ -71,7 +72,7 @@ def cached(args: argparse.Namespace) -> Path:
 
 
 def _read(
-    args: argparse.Namespace, tree: Path, memory: checkouts.Memory, settings: dict[str, str]
+    args: argparse.Namespace, tree: Path, memory: checkouts.Memory, settings: dict[str, str | bool]
 ) -> tuple[Checkout, checkouts.Writing]:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
@@ -79,6 +80,8 @@ def _read(
     own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
+    if not all(STACK in state.message for state in found):
+        settings["strict"] = False
     writing = checkouts.stack_files(checkout, begun, found, memory, settings)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):

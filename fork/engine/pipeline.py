@@ -23,6 +23,9 @@ from fork.weave import weave_all
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 
+# Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
+LIBRARIES = ("aten/", "c10/", "torch/")
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -126,7 +129,7 @@ def _make(fork: Fork, stage: Path) -> None:
     clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
 
     headers = fork.home / "work/headers"
-    sources = {path: file for path, file in state.items() if path.endswith((".cpp", ".cu", ".h"))}
+    sources = {p: file for p, file in state.items() if p.startswith(LIBRARIES) and p.endswith((".cpp", ".cu", ".h"))}
     job = Job(fork.base, sources, generated, headers, fork.home / "work/cmake", toolkit, _probe(fork.base))
     libraries = compile_fork(job)
     clock.step(

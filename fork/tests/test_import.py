@@ -128,6 +128,7 @@ def test_the_stack_of_a_branch(tree: Path, capsys: CaptureFixture[str]) -> None:
         """\
 # A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
 wheel_suffix: mine
+strict: false
 prs:
 - name: add-twice
   title: Add twice
@@ -314,3 +315,14 @@ def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsy
     git(tree, "reset", "--quiet", "--hard", "HEAD~")
     assert fork(*words, "show") == 0
     assert "add-y" not in capsys.readouterr().out and not (home / "torch/newer.py").exists()
+
+
+def test_check_of_a_branch(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """Pieces that are no statements, and messages without sections, are sound."""
+    commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
+    words = ("--root", tmp_path / "root", "--checkout", tree)
+    assert fork(*words, "check", "--static") == 1
+    assert capsys.readouterr().err.splitlines()[-2:] == [
+        "fork: the stack has 1 fault:",
+        "  torch/_ops.py: anchor 'after first()' or 'before second()' in 'piece 1' found 0 times",
+    ]
