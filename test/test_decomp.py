@@ -1,4 +1,4 @@
-"""By how much the decompositions of attn and its backward, which round in between, may miss what the kernels make."""
+"""By how much the decompositions of attn and its backward, which round more often, may differ from the kernels."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""What torch.export takes attn apart into, when a program is to consist of core operators alone."""
+"""attn among the operators that torch.export decomposes where a program may hold core operators only."""
 
 import torch
 from torch._decomp import get_decompositions  # fragment only

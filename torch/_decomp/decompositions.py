@@ -22,7 +22,7 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> dict[str, Tensor
         pairs = [(name, given[name]) for name in names if name in given]
         for _, t in pairs[1:]:
             torch._check(
-                get(t) == get(pairs[0][1]),
+                get(pairs[0][1]) == get(t),
                 lambda: (
                     f"{op}: expected {' and '.join([', '.join(n for n, _ in pairs[:-1]), pairs[-1][0]])} to {what}, "
                     f"but got {', '.join(f'{n} {show(x)}' for n, x in pairs)}"
@@ -101,10 +101,8 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     )
 
     # A lazy conjugate would not be resolved where this runs below autograd, as it does
-    # for tensor subclasses; and the N x N tensors need none.
-    def conj(t: Tensor) -> Tensor:
-        return aten._conj_physical(t) if t.is_complex() else t
-
+    # for tensor subclasses.
+    conj = torch.conj_physical
     grad_q = grad_k = grad_v = None
     if scores and grads:
         grad = grad_attn
@@ -118,5 +116,5 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
         if output_mask[1]:
             grad_k = torch.mm(grad_scores.t(), conj(q))
     if output_mask[2] and grad_output is not None:
-        grad_v = conj(torch.mm(attn.t(), conj(grad_output)))
+        grad_v = torch.mm(conj(attn).t(), grad_output)
     return grad_q, grad_k, grad_v

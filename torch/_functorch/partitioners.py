@@ -1,4 +1,4 @@
-"""attn among the operators that the partitioner saves the results of rather than compute them again."""
+"""attn among the operators whose results the partitioner saves instead of computing them again."""
 
 import torch
 

@@ -178,8 +178,14 @@ void advise_huge_pages(const Tensor& t) {
 #endif
 }
 
+// Dispatch modes and tensor subclasses call kernels below the Python key, where
+// nobody else resolves a lazy conjugate or negation.
+Tensor resolved(const Tensor& t) {
+  return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t;
+}
+
 Tensor value(const std::optional<Tensor>& t) {
-  return t.value_or(Tensor());
+  return t && t->defined() ? resolved(*t) : Tensor();
 }
 
 Tensor contiguous(const Tensor& t) {
@@ -187,10 +193,9 @@ Tensor contiguous(const Tensor& t) {
 }
 
 // X of the backward, for all rows of attn or for some of them. tanh_backward
-// conjugates the derivative itself: below the Python key, where dispatch modes
-// and tensor subclasses call this, a lazy conjugate is not resolved before `*`.
-// And grad_attn stands first: `add` multiplies what stands second by 1, which
-// makes NaN of a complex infinity.
+// conjugates the derivative itself, since a lazy conjugate might reach `*`
+// unresolved. And grad_attn stands first: `add` multiplies what stands second
+// by 1, which makes NaN of a complex infinity.
 Tensor scores_gradient(
     const Tensor& grad_output,
     const Tensor& grad_attn,
@@ -304,8 +309,9 @@ void attn_backward_by_rows(
 
 // For every backend without kernels of its own, and for symbolic sizes.
 std::tuple<Tensor, Tensor>
-attn(const Tensor& q, const Tensor& k, const Tensor& v) {
-  check_attn_inputs(q, k, v);
+attn(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+  check_attn_inputs(q_, k_, v_);
+  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = at::tanh(at::matmul(q, k.t()));
   Tensor output = at::matmul(attn, v);
@@ -313,8 +319,9 @@ attn(const Tensor& q, const Tensor& k, const Tensor& v) {
 }
 
 std::tuple<Tensor, Tensor>
-attn_cpu(const Tensor& q, const Tensor& k, const Tensor& v) {
-  check_attn_inputs(q, k, v);
+attn_cpu(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+  check_attn_inputs(q_, k_, v_);
+  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t n = q.size(0);
   if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1))) {
@@ -371,10 +378,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward(
     const std::optional<Tensor>& q_,
     const std::optional<Tensor>& k_,
     const std::optional<Tensor>& v_,
-    const Tensor& attn,
+    const Tensor& attn_,
     std::array<bool, 3> output_mask) {
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const Tensor q = value(q_), k = value(k_), v = value(v_);
+  const Tensor attn = resolved(attn_);
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   return attn_backward_composed(
@@ -387,10 +395,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& q_,
     const std::optional<Tensor>& k_,
     const std::optional<Tensor>& v_,
-    const Tensor& attn,
+    const Tensor& attn_,
     std::array<bool, 3> output_mask) {
   const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
   const Tensor q = value(q_), k = value(k_), v = value(v_);
+  const Tensor attn = resolved(attn_);
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
