@@ -66,8 +66,10 @@ function measure(frame, width) {
     .filter((math) => !math.getBoundingClientRect().width || math.textContent.includes("\\")).map(named);
   found.errors = [...document.querySelectorAll(".math-core-error")].map(named);
   found.loaded = frame.contentWindow.performance.getEntriesByType("resource").map((entry) => entry.name);
-  found.light = pale(root, "light");
-  found.dark = pale(root, "dark");
+  if (width === widths[0]) {
+    found.light = pale(root, "light");
+    found.dark = pale(root, "dark");
+  }
   return found;
 }
 

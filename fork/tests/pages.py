@@ -84,7 +84,7 @@ def measured(page: Path, folder: Path) -> dict[str, Any]:
     wrapper.write_text(f"<!doctype html><body><script>const {{ page, widths }} = {data};\n{script}</script>")
     command = [str(CHROMIUM), *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=60000"]
     done = subprocess.run(
-        [*command, "--dump-dom", wrapper.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [*command, "--dump-dom", wrapper.as_uri()], capture_output=True, text=True, timeout=300, check=True
     )
     result = re.search(r'data-measured="([^"]*)"', done.stdout)
     assert result, f"{done.stdout[-500:]}\n{done.stderr[-500:]}"

@@ -273,6 +273,8 @@ def test_colours_of_a_token_of_several_lines() -> None:
     <span class="w">return</span> <span class="d">1</span>  <span class="c"># end</span>
 """,
     )
+    (header,) = rows("a.h", "", "class A;")
+    assert header.code == '<span class="w">class</span> <span class="f">A</span>;'
     assert coloured(language("of no name"), "a < b\n") == ["a &lt; b", ""]
 
 
