@@ -9,7 +9,8 @@ from pytest import CaptureFixture, MonkeyPatch, mark
 from fork.cli import main
 from fork.page import content, markdown, rst
 from fork.page.code import coloured, language, rows
-from fork.page.html import LONG, page
+from fork.page.content import Change, Content
+from fork.page.html import LONG, page, render
 from fork.series import Series
 from fork.tests.helpers import write
 from fork.tests.pages import CHROMIUM, faults, measured, whole
@@ -202,6 +203,16 @@ def test_a_name_of_a_file_leads_to_it_whichever_pr_has_it(tmp_path: Path) -> Non
     assert '<a href="#plain/docs/twice.md"><code>twice.md</code></a>' in text
     assert '<a href="#fast/aten/src/ATen/native/Twice.cpp"><code>Twice.cpp</code></a> and <code>test.py' in text
     assert "<p><code>twice.md</code> and" in page(series, series.prs[1])
+
+
+def test_a_page_of_prs_from_elsewhere() -> None:
+    """What it says is text, and a name that two files have leads to none."""
+    paths = ("x/f.py", "y/f.py", "y/g&h.py")
+    changes = [Change(path, "+", "<new>", "", "a < b") for path in paths]
+    text = render("<i>", "<b>", [Content("one", "<u>", "`f.py`, `x/f.py`, `g&h.py`", "", None, changes)])
+    whole(text)
+    assert "<h1>&lt;i&gt;</h1>" in text and "1. &lt;u&gt;</h2>" in text and "&lt;new&gt;" in text
+    assert '<p><code>f.py</code>, <a href="#one/x/f.py"><code>x/f.py</code></a>, <a href="#one/y/g&amp;h.py">' in text
 
 
 def test_a_file_without_lines(tmp_path: Path) -> None:
