@@ -18,9 +18,9 @@ test: setup
 	$(MAKE) check
 	$(MAKE) cuda
 
-# The tests of the tool, of the suites and of what lies around the stack; two processes, as compilers need the memory.
+# The tests of the tool, of the suites and of what lies around the stack. A process that compiles needs about 2 GiB.
 unit: setup
-	$(VENV)/bin/python -m pytest -q -n 2 fork/tests suites/tests checks
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 fork/tests suites/tests checks
 
 # Builds every state of the stack and runs the tests that it ships.
 check: setup
