@@ -15,6 +15,12 @@ def composition(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return attn @ v, attn
 
 
+def require_attn(build: str = "python -m fork build") -> None:
+    """Ends the program with one sentence if this torch has no torch.attn."""
+    if not hasattr(torch, "attn"):
+        raise SystemExit(f"bench: this torch has no torch.attn; run `{build}` first")
+
+
 def flop(kind: str, n: int, d: int, e: int) -> float:
     """Forward 2 N^2 (D + E), backward twice that."""
     return {"forward": 2.0, "backward": 4.0, "both": 6.0}[kind] * n * n * (d + e)

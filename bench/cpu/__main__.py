@@ -20,7 +20,7 @@ from bench.cpu.cases import DTYPES, OVERHEAD_N, PARTS, SIZES, Case, grid, is_qui
 from bench.cpu.measure import LONGEST, Floor, Work, medians, peak_memory
 from bench.cpu.record import FOLDER, Record, Result, commit, here
 from bench.cpu.routes import KINDS, jax_works, routes, works
-from bench.reference import Attn, flop
+from bench.reference import Attn, flop, require_attn
 
 HEADER = (
     "kind            type        N    D    E composition torch.attn speedup  GF/s floor  N^2 of memory\n"
@@ -145,8 +145,7 @@ def main() -> None:
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="only these widths")
     parser.add_argument("--out", type=Path, help="folder of the results (default: guide/bench/<processor>)")
     options = parser.parse_args()
-    if not hasattr(torch, "attn"):
-        raise SystemExit("bench: this torch has no torch.attn; run `python -m fork build` first")
+    require_attn()
     cases = list(chosen(options))
     if not cases:
         raise SystemExit("bench: no case has this part, dtype, N and D; `--help` names those that there are")

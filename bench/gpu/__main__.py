@@ -1,8 +1,8 @@
 """Times attn on a GPU against composition, torch.compile of it and cuBLAS by chunks of rows; memory and roofline.
 
 FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). Each time is the median of events around single calls, in turns,
-after warm-up. The roofline is the larger of FLOP over the dtype's rate and one pass over attn over the memory's rate,
-both from the data sheet of the device; a device that is not in the table gets times only.
+after warm-up. The roofline is the larger of two times: the FLOP at the dtype's rate, and one pass over attn at the
+memory's rate. Both rates are from the data sheet of the device. A device that is not in the table gets only times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bench.gpu import peak_memory
-from bench.reference import Attn, composition, flop
+from bench.reference import Attn, composition, flop, require_attn
 
 # Dense TFLOP/s and TB/s of NVIDIA's data sheets; float64 on tensor cores, float32 without TF32.
 RATES = {
@@ -28,7 +28,7 @@ RATES = {
     "H100": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 3.35),
     "A100": ({"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5, "float64": 19.5}, 2.0),
 }
-# Least speed-ups over composition (forward, backward) and shares of the roofline, and from which N they hold.
+# The smallest speed-ups over composition and shares of the roofline (forward, backward), and from which N they hold.
 MARKS = {
     "bfloat16": (2.5, 2.5, 0.55, 0.45, 4096),
     "float16": (2.5, 2.5, 0.55, 0.45, 4096),
@@ -38,7 +38,7 @@ MARKS = {
 
 
 class Chunked(torch.autograd.Function):
-    """attn by products of as many rows at a time as leave their scores in the second-level cache, by 16 MiB."""
+    """attn by products of as many rows at a time as have 16 MiB of scores, which fit in the second-level cache."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ class Size:
         return torch.float32 if self.name == "tf32" else getattr(torch, self.name)
 
     def floor(self, backward: bool) -> float | None:
-        """Seconds below which no kernel gets on this device."""
+        """A lower bound in seconds, if the device is in the table."""
         for device, (rates, memory) in RATES.items():
             if device in torch.cuda.get_device_name():
                 operations = flop("backward" if backward else "forward", self.n, self.d, self.d)
@@ -142,7 +142,7 @@ def calls(size: Size, function: Attn) -> list[Callable[[], object]]:
 
 
 def measure(size: Size, contenders: dict[str, Attn], budget: float) -> list[dict[str, Result]]:
-    """The results of forward and of backward; a contender that raises is named and left out."""
+    """The results of forward and of backward, without contenders that raise."""
     able = {}
     for name, function in contenders.items():
         try:
@@ -184,7 +184,7 @@ def report(size: Size, budget: float, with_compile: bool) -> list[str]:
             line += f"  {other.seconds / mine.seconds:5.2f}x {name}" if other is not mine else ""
         print(f"{line}  memory {mine.memory:.2f} (composition {plain.memory:.2f}) N^2", flush=True)
         for miss in misses(size, phase, mine, plain):
-            # Said at once, as a run that is stopped never comes to its end.
+            # Printed at once, because a run may be stopped before its end.
             missed.append(f"{size.name} {size.n} {size.d} {direction}: {miss}")
             print(f"    missed: {miss}", flush=True)
     gc.collect()
@@ -193,7 +193,7 @@ def report(size: Size, budget: float, with_compile: bool) -> list[str]:
 
 
 def misses(size: Size, phase: int, mine: Result, plain: Result) -> Iterator[str]:
-    """The marks that a result does not reach; below a mark's N attn is to be no slower than composition."""
+    """The marks that a result misses. Below a mark's N, attn only has to be as fast as composition."""
     if size.name not in MARKS:
         return
     mark, floor, speedup = MARKS[size.name], size.floor(bool(phase)), plain.seconds / mine.seconds
@@ -209,6 +209,9 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=0.15, help="seconds per measurement")
     parser.add_argument("--names", nargs="+", default=["bfloat16", "float16", "float32", "float64", "tf32"])
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench: torch finds no GPU on this machine")
+    require_attn("python -m fork build --cuda on")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     large = {"bfloat16": (4096, 8192, 16384, 32768), "float16": (4096, 16384), "tf32": (4096, 16384)}
     missed = []

@@ -1,10 +1,12 @@
-"""Every fused kernel on small inputs, for compute-sanitizer to watch: all widths, odd sizes, parts, both gradients."""
+"""Runs every fused kernel on small inputs for compute-sanitizer: all widths, odd sizes, parts, both gradients."""
 
 from __future__ import annotations
 
 import itertools
 
 import torch
+
+from bench.reference import require_attn
 
 
 def run(dtype: torch.dtype, n: int, d: int, e: int) -> None:
@@ -20,6 +22,9 @@ def run(dtype: torch.dtype, n: int, d: int, e: int) -> None:
 
 
 def main() -> None:
+    if not torch.cuda.is_available():
+        raise SystemExit("bench: torch finds no GPU on this machine")
+    require_attn("python -m fork build --cuda on")
     torch.manual_seed(0)
     for tf32, dtype in itertools.product((False, True), (torch.float16, torch.bfloat16, torch.float32, torch.float64)):
         torch.backends.cuda.matmul.allow_tf32 = tf32

@@ -37,7 +37,7 @@ def device() -> Iterator[None]:
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float64, scale: float = 1.0) -> Tensor:
-    # tanh has poles at i pi / 2, so complex scores are kept nearer to zero.
+    # tanh has poles at i pi / 2, so complex scores stay closer to zero.
     wide, scale = (torch.complex128, scale / 2) if dtype.is_complex else (torch.float64, scale)
     return (torch.randn(*shape, dtype=wide, device="cuda") * scale).to(dtype)
 
@@ -48,8 +48,8 @@ def inputs(n: int, d: int, e: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, 
 
 
 def poison() -> None:
-    """Leaves NaN, in any dtype, in the allocator's free memory, so that what a kernel does not write shows."""
-    sizes = 2**29, *[2**22] * 64, *[2**14] * 64  # the allocator's kinds of blocks; large results are cut from the first
+    """Fills the allocator's free memory with NaN (in any dtype), so that tests see what a kernel did not write."""
+    sizes = 2**29, *[2**22] * 64, *[2**14] * 64  # One size of each kind of block; large results come from the first.
     filled = [torch.full((size,), 255, dtype=torch.uint8, device="cuda") for size in sizes]
     del filled
 

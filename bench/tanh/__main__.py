@@ -6,6 +6,8 @@ import argparse
 
 import torch
 
+from bench.reference import require_attn
+
 SIDE = 512
 BITS_OF_INFINITY = 0x7F800000
 
@@ -22,6 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="take every S-th float (default 1: all 2^32)")
     stride = parser.parse_args().stride
+    if stride < 1:
+        raise SystemExit(f"bench: --stride is {stride}; give 1 or more")
+    require_attn()
     worst, where, last = 0.0, 0.0, torch.zeros(1)
     step = SIDE * SIDE * stride
     for first in range(0, BITS_OF_INFINITY, step):
