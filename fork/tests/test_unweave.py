@@ -177,6 +177,7 @@ CASES = [
     ("docs.rst", TABLE, [("Others", "    three\n\nOthers")], B),
     ("docs.rst", TABLE, [("    one\n    two", "    three\n    two")], B),
     ("sources.bzl", 'a = [\n    "One.cpp",\n]\n', [("]", '    "Two.cpp",\n]')], A),
+    ("expect.txt", "a\nb\na\nb\na\nb\n", [("a\nb\na\nb\na", "a\nc\na\nc\na")], B),
     ("expect.txt", "aten::one\naten::two\n", [("aten::two", "aten::three\naten::two")], B),
     ("expect.txt", "aten::one\naten::two", [("two", "two\naten::zwei\n")], B),
 ]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from fork.series import Place
-from fork.weave.difference import hunks
+from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Edit, Spots
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
@@ -45,19 +45,32 @@ def unweave(base: str, woven: str, number: Callable[[tuple[Place, ...]], int], s
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
     stripped = [line.strip() for line in old]
     places: Spots = {}
-    blocks, done = [], 0
-    for a, b, c, d in hunks(old, new):
-        if a == b:
-            where = beside(stripped, a)
-        else:
-            while len(found(stripped, stripped[a:b])) > 1 and a > done:
-                a, c = a - 1, c - 1
-            where = (Place("replaces", "\n".join(stripped[a:b])),)
-        done = b
+    blocks = []
+    for a, b, c, d in _told_apart(stripped, hunks(old, new)):
+        where = beside(stripped, a) if a == b else (Place("replaces", "\n".join(stripped[a:b])),)
         name = f"piece {number(where)}"
         places[name, ""] = where
         blocks.append(f"{sign.format(name)}\n{''.join(new[c:d])}{sign.format('end of piece')}\n")
     return "\n".join(blocks), places
+
+
+def _told_apart(lines: Sequence[str], changes: list[Hunk]) -> list[Hunk]:
+    """The changes, those that replace lines widened until these lines stand nowhere else."""
+    apart: list[Hunk] = []
+    rest = list(changes)
+    while rest:
+        a, b, c, d = rest.pop(0)
+        while a < b and len(found(lines, lines[a:b])) > 1:
+            if a > (apart[-1][1] if apart else 0):
+                a, c = a - 1, c - 1
+            elif b < (rest[0][0] if rest else len(lines)):
+                b, d = b + 1, d + 1
+            elif rest:
+                _, b, _, d = rest.pop(0)
+            else:
+                break
+        apart.append((a, b, c, d))
+    return apart
 
 
 def beside(lines: Sequence[str], at: int) -> tuple[Place, ...]:

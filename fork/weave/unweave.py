@@ -62,12 +62,16 @@ def _by_lines(path: str) -> Inverse:
 
 def _whole_entries(found: tuple[str, Spots]) -> tuple[str, Spots] | None:
     """A list's fragment is read by PyTorch's generators too, so it has to be a list itself."""
-    try:
-        held = all(isinstance(yaml.safe_load(piece[2]), list | None) for piece in pieces.MARK.finditer(found[0]))
-    except yaml.YAMLError:
-        held = False
+    held = all(_is_list(piece[2]) for piece in pieces.MARK.finditer(found[0]))
     replaces = any(place.relation == "replaces" for places in found[1].values() for place in places)
     return found if held and not replaces else None
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return isinstance(yaml.safe_load(text), list | None)
+    except yaml.YAMLError:
+        return False
 
 
 def _merged(found: Sequence[Spots]) -> Spots | None:
@@ -121,7 +125,10 @@ def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
     ]
-    return changed or [(c + 1, f"adds `{new[c].strip()}` to an entry") for _, _, c, _ in hunks(old, new)]
+    if changed:
+        return changed
+    added = [(c, "\n".join(new[c:d])) for _, _, c, d in found]
+    return [(c + 1, f"adds `{new[c].strip()}` to an entry") for c, text in added if not _is_list(text)]
 
 
 def additions(path: str, base: str, woven: str) -> str:
