@@ -127,8 +127,9 @@ def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     ]
     if changed:
         return changed
-    added = [(c, "\n".join(new[c:d])) for _, _, c, d in found]
-    return [(c + 1, f"adds `{new[c].strip()}` to an entry") for c, text in added if not _is_list(text)]
+    added = [(c, "\n".join(new[c:d])) for _, _, c, d in hunks(old, new)]
+    inside = [(c + 1, f"adds `{new[c].strip()}` to an entry") for c, text in added if not _is_list(text)]
+    return inside or [(1, "adds what cannot be told apart from its neighbours")]
 
 
 def additions(path: str, base: str, woven: str) -> str:
