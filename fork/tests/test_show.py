@@ -308,7 +308,7 @@ on with [a link](https://example.org), **bold** and 2 * 3 * 4 < 25.
 x = "<&>"
 ```
 
-<b>Raw</b> ![image](https://example.org/x.png) for $5 or $6,
+<b>Raw</b> ![image](https://example.org/x.png) for $5-$6,
 and $x^2$
 """
     assert_expected_inline(
@@ -342,7 +342,7 @@ goes on
 </table></div>
 <pre><code>x = <span class="s">"&lt;&amp;&gt;"</span>
 </code></pre>
-<p>&lt;b&gt;Raw&lt;/b&gt; !<a href="https://example.org/x.png">image</a> for $5 or $6,
+<p>&lt;b&gt;Raw&lt;/b&gt; !<a href="https://example.org/x.png">image</a> for $5-$6,
 and <span class="math inline"><math><msup><mi>x</mi><mn>2</mn></msup></math></span></p>
 """,
     )
