@@ -1,25 +1,48 @@
-"""Runs a program and says in one line why it failed."""
+"""Runs a program, says in one line why it failed, and leaves none behind when this process ends."""
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
+import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fork.errors import ForkError
+
+PR_SET_PDEATHSIG = 1
+DISK_FULL = os.strerror(errno.ENOSPC)
 
 
 def run(
     command: Sequence[str | Path], failed: str, *, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
 ) -> str:
     """What the program prints on its standard output; `failed` begins the error when its status is not 0."""
-    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd)
+    done = attempt(command, env=env, cwd=cwd)
     if done.returncode:
         raise ForkError(f"{failed}: {reason(done)}")
     return done.stdout
 
 
+def attempt(
+    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """How the program ended and what it printed, for a caller that tells a failure in its own words."""
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, preexec_fn=die_with_parent)
+
+
 def reason(done: subprocess.CompletedProcess[str]) -> str:
     """The last line that the program wrote to its standard error, which says why it stopped."""
+    if DISK_FULL in done.stderr:
+        return "the disk is full: free some space and try again"
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return lines[-1] if lines else f"it ended with status {done.returncode} and no message"
+
+
+def die_with_parent() -> None:
+    """For a new process: the system ends it by SIGTERM when this one ends, also by SIGKILL."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,47 +1,56 @@
-"""`fork build`: builds a fork and makes it the torch of this virtual environment."""
+"""`fork build`: builds a fork and, for the project's own stack, makes it the torch of this virtual environment."""
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.pipeline import build
+from fork.engine.pipeline import PROJECT, Fork, build
 from fork.errors import ForkError
 
-# Ends in .pth: Python runs its line at every start. A fork that `fork run` chose goes before the installed one.
-PTH = "fork.pth"
-LINE = "import os, sys; sys.path.insert(0, os.environ.get('TORCH_FORK') or {site!r})\n"
+STARTUP = Path(__file__).resolve().parents[1] / "engine/startup.py"
+# Python runs the lines of a .pth file at every start.
+PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!r})\n"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
+    parser.add_argument(
+        "--install",
+        action="store_true",
+        help="make the fork this environment's torch (the default for the project's own stack in its own folder)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.install and args.torch:
+        raise ForkError("--install is for a fork of this environment's own torch: leave out --torch")
     fork = options.chosen(args)
-    site = build(fork)
-    if not args.torch:
-        print(install(site), flush=True)
+    build(fork)
+    own = fork.series.root == PROJECT and fork.build == PROJECT / "build" and not args.torch
+    if own or args.install:
+        print(install(fork), flush=True)
+    else:
+        print("use      `fork run` with the same options runs it; `--install` makes it this environment's torch")
     return 0
 
 
-def install(site: Path) -> str:
+def install(fork: Fork) -> str:
     """Makes this virtual environment import the fork; says what it did."""
     if sys.prefix == sys.base_prefix:
         return (
-            f"use      `python -m fork run -- COMMAND`, or put {site} first in PYTHONPATH (no virtual environment here)"
+            f"use      `python -m fork run -- COMMAND`, or put {fork.site} first in PYTHONPATH "
+            "(no virtual environment here)"
         )
-    code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    folder = Path(
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    )
-    line = LINE.format(site=str(site))
-    try:
-        if not (folder / PTH).is_file() or (folder / PTH).read_text() != line:
-            (folder / PTH).write_text(line)
-    except OSError as error:
-        raise ForkError(f"{folder / PTH} cannot be written ({error.strerror}): use `fork run` instead") from error
+    folder = Path(sysconfig.get_path("purelib"))
+    line = LINE.format(site=str(fork.site), base=str(fork.base.dist_info))
+    for file, text in ((folder / "_torch_fork.py", STARTUP.read_text()), (folder / PTH, line)):
+        try:
+            if not file.is_file() or file.read_text() != text:
+                file.write_text(text)
+        except OSError as error:
+            raise ForkError(f"{file} cannot be written ({error.strerror}): use `fork run` instead") from error
     return f"use      {sys.executable} imports it; `rm {folder / PTH}` brings back the base"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork import process
 from fork.commands.options import REQUIREMENTS, stack
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
@@ -61,13 +61,12 @@ def run(args: argparse.Namespace) -> int:
 def released() -> list[str]:
     """The releases of torch that pip finds, oldest served first."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
-    said = subprocess.run(command, capture_output=True, text=True).stdout
+    said = process.run(command, "pip found no release of torch")
     line = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
     if line is None:
         raise ForkError("pip found no release of torch: is there a network?")
-    found = [version for version in line[1].split(", ") if re.fullmatch(r"[\d.]+", version)]
-    numbers = sorted(tuple(map(int, version.split("."))) for version in found)
-    return [".".join(map(str, number)) for number in numbers if number >= bases.OLDEST]
+    found = sorted(map(bases.release, line[1].split(", ")))
+    return [str(v) for v in found if v >= bases.release(bases.OLDEST) and not v.is_prerelease]
 
 
 def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: list[Path]) -> Row:
@@ -93,7 +92,7 @@ def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: 
         "-k",
         f"({' or '.join(series.operators(pr))}) and ({CORE})",
     ]
-    result = subprocess.run(command, cwd=root, env=environment(site, base.python), capture_output=True, text=True)
+    result = process.attempt(command, cwd=root, env=environment(site, base.python))
     (folder / f"{release}.log").write_text(result.stdout + result.stderr)
     said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
     return Row(release, pr, took, ", ".join(said) or "none ran", result.returncode == 0)

@@ -6,10 +6,14 @@ import argparse
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from fork.commands import options
 from fork.engine.pipeline import build, environment, python_folder
 from fork.errors import ForkError
+
+# What a shell gives for such a command.
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +26,18 @@ def run(args: argparse.Namespace) -> int:
     if not words:
         raise ForkError("no command was given: write it after `--`, as in `fork run -- python script.py`")
     fork = options.chosen(args)
-    site = build(fork) if fork.stale() else fork.site
-    # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-    variables = environment(site.resolve(), python_folder(fork.home, fork.base.python) / "python")
-    program = shutil.which(words[0], path=variables["PATH"])
+    folder = python_folder(fork.home, fork.base.python)
+    # Before a build that takes minutes.
+    program = shutil.which(words[0], path=environment(folder, folder / "python")["PATH"])
     if program is None:
-        raise ForkError(f"{words[0]} was not found")
+        found = Path(words[0]).exists()
+        print(f"fork: {words[0]} {'cannot be executed' if found else 'was not found'}", file=sys.stderr)
+        return NOT_EXECUTABLE if found else NOT_FOUND
+    site = build(fork) if fork.stale() else fork.site
     sys.stdout.flush()
-    os.execve(program, words, variables)
+    try:
+        # Resolved, so that a build that finishes meanwhile does not change what the command imports.
+        os.execve(program, words, environment(site.resolve(), folder / "python"))
+    except OSError as error:
+        print(f"fork: {program} cannot be executed: {error.strerror}", file=sys.stderr)
+        return NOT_EXECUTABLE

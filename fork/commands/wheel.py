@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from fork import process
 from fork.commands import options
 from fork.engine import tree
 from fork.engine.base import PACKAGES
@@ -59,10 +59,8 @@ def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
     # Beside its place, and then into it in one rename: a wheel that is there is whole.
     with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:
         command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", packing]
-        result = subprocess.run(command, capture_output=True, text=True)
+        process.run(command, "packing failed")
         shutil.rmtree(content)
-        if result.returncode != 0:
-            raise ForkError(f"packing failed: {(result.stderr.strip().splitlines() or ['it said nothing'])[-1]}")
         (made,) = Path(packing).glob("*.whl")
         return made.replace(out / made.name)
 

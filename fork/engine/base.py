@@ -5,22 +5,26 @@ from __future__ import annotations
 import ast
 import base64
 import csv
+import difflib
 import hashlib
 import importlib.metadata
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
+from fork import process
 from fork.errors import ForkError
 from fork.lock import alone
 
-OLDEST = (2, 7)
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+OLDEST = "2.7"
 PACKAGES = ("torch", "torchgen", "functorch")
 
 # Upstream's folders and where a wheel ships them; the first prefix that fits and exists wins.
@@ -80,11 +84,26 @@ class Base:
                 return shipped + upstream[len(source) :]
         return None
 
+    def nearest(self, upstream: str) -> str | None:
+        """The upstream path of a shipped file in the same folder, of the same kind and of nearly the same name."""
+        wished = PurePosixPath(upstream)
+        for source, shipped in WHEEL_FOLDERS:
+            folder = self.site / shipped / wished.parent.as_posix().removeprefix(source.rstrip("/")).lstrip("/")
+            if upstream.startswith(source) and folder.is_dir():
+                names = [name for name in os.listdir(folder) if name.endswith(wished.suffix)]
+                for name in difflib.get_close_matches(wished.name, names, n=1, cutoff=0.85):
+                    return str(wished.with_name(name))
+        return None
+
+    @cached_property
+    def record_text(self) -> str:
+        """Names, by their hashes, all files of the installed package."""
+        return (self.dist_info / "RECORD").read_text()
+
     @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
         """RECORD of the installed package: path -> (hash, size)."""
-        with (self.dist_info / "RECORD").open(newline="") as file:
-            return {row[0]: (row[1], row[2]) for row in csv.reader(file) if len(row) == 3}
+        return {row[0]: (row[1], row[2]) for row in csv.reader(self.record_text.splitlines()) if len(row) == 3}
 
     def check(self, paths: Iterable[str]) -> None:
         """Raises unless these files, relative to the site folder, are byte for byte what the wheel installed."""
@@ -108,8 +127,8 @@ def installed(python: Path | None = None) -> Base:
         return _describe(Path(sys.executable), search)
     code = "import sys, json; print('\\n'.join(sys.path))"
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCH_FORK")}
-    result = subprocess.run([python, "-c", code], capture_output=True, text=True, env=environment, check=True, cwd="/")
-    return _describe(python, [path for path in result.stdout.splitlines() if path and not _is_fork(path)])
+    said = process.run([python, "-c", code], f"{python} does not run", env=environment, cwd="/")
+    return _describe(python, [path for path in said.splitlines() if path and not _is_fork(path)])
 
 
 def _is_fork(path: str) -> bool:
@@ -122,11 +141,8 @@ def _describe(python: Path, search: list[str]) -> Base:
         site = info.parent
         if not (site / "torch/version.py").is_file():
             continue
-        release = tuple(int(part) for part in re.findall(r"\d+", found.version)[:2])
-        if release < OLDEST:
-            raise ForkError(
-                f"torch {found.version} in {site} is too old: install torch {'.'.join(map(str, OLDEST))} or later"
-            )
+        if release(found.version) < release(OLDEST):
+            raise ForkError(f"torch {found.version} in {site} is too old: install torch {OLDEST} or later")
         if not (site / "torchgen/packaged").is_dir():
             raise ForkError(f"torch {found.version} in {site} lacks torchgen/packaged: install torch from its wheel")
         return Base(python, site, found.version, info)
@@ -148,11 +164,21 @@ def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
 
 def full(version: str) -> str:
     """The release that a version names: 2.13 is 2.13.0."""
-    if not re.fullmatch(r"\d+\.\d+(\.\d+)?(\+[a-z0-9.]+)?", version):
-        raise ForkError(f"--torch {version}: expected a release such as 2.13.0")
-    if tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < OLDEST:
-        raise ForkError(f"--torch {version}: the oldest release served is {'.'.join(map(str, OLDEST))}")
-    return f"{version}.0" if re.fullmatch(r"\d+\.\d+", version) else version
+    try:
+        wished = release(version)
+    except ValueError as error:
+        raise ForkError(f"--torch {version}: expected a release such as 2.13.0") from error
+    if wished < release(OLDEST):
+        raise ForkError(f"--torch {version}: the oldest release served is {OLDEST}")
+    local = f"+{wished.local}" if wished.local else ""
+    return version if wished.is_prerelease else f"{wished.major}.{wished.minor}.{wished.micro}{local}"
+
+
+def release(version: str) -> Version:
+    """A version that compares as pip compares it; raises ValueError where it is none."""
+    from packaging.version import Version  # Here, since commands that build nothing do without this library.
+
+    return Version(version)
 
 
 def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
@@ -160,10 +186,10 @@ def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
     print(f"base     getting torch {version} into {home}", flush=True)
     pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
     for command in [[sys.executable, "-m", "venv", str(home)], *([*pip, *wish] for wish in wishes)]:
-        result = subprocess.run(command, capture_output=True, text=True)
-        if result.returncode != 0:
-            lines = [line for line in (result.stderr + result.stdout).splitlines() if line.strip()]
-            reason = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
+        done = process.attempt(command)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+            reason = errors[0].removeprefix("ERROR: ") if errors else process.reason(done)
             shutil.rmtree(home, ignore_errors=True)
-            raise ForkError(f"torch {version} could not be installed: {reason.removeprefix('ERROR: ')}")
+            raise ForkError(f"torch {version} could not be installed: {reason}")
     (home / "complete").touch()

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fork import process
 from fork.engine import toolchain
 from fork.engine.base import Base
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError
 
 HERE = Path(__file__).parent
+
+ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
 # The instruction sets that ATen builds its CPU kernels for on x86-64, with the flags of each.
 CAPABILITIES: Mapping[str, tuple[str, ...]] = {
@@ -69,15 +74,8 @@ def compile_fork(job: Job) -> dict[str, Path]:
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
     cpp = {path: file for path, file in job.sources.items() if path.endswith(".cpp")}
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
-    aten, autograd = job.generated / "aten", job.generated / "autograd/torch/csrc/autograd/generated"
-    everything = sorted([*aten.glob("*Everything.cpp"), *autograd.glob("*Everything.cpp")])
-    registrations = [file for file in everything if "m.impl(" in file.read_text()]
-    cuda = [file for file in registrations if "CUDA" in file.name]
-    python = [
-        autograd / f"python_{name}.cpp" for name in ("torch_functionsEverything", "functionsEverything", "return_types")
-    ]
-    x86 = platform.machine() == "x86_64"
-    capabilities = CAPABILITIES if x86 else {"DEFAULT": ()}
+    generated = _generated(job)
+    capabilities = CAPABILITIES if platform.machine() == "x86_64" else {"DEFAULT": ()}
     cxx_flags = job.probe["definitions"]
     assert isinstance(cxx_flags, list)
     inputs: dict[str, Iterable[object]] = {
@@ -95,26 +93,59 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
         "FORK_KERNELS": kernels,
-        "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in ("autograd", "functorch", "blas")],
-        "FORK_SOURCES": [
-            *(file for file in cpp.values() if file not in kernels),
-            aten / "RegisterSchema.cpp",
-            aten / "OperatorsEverything.cpp",
-            autograd / "Functions.cpp",
-            *(file for file in registrations if file not in cuda),
-            *_autocast_lists(job),
-        ],
-        "FORK_PYTHON_SOURCES": [HERE / "glue/module.cpp", HERE / "glue/python_symbols.cpp", *python],
+        "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in _glue(job)],
+        "FORK_SOURCES": [*(file for file in cpp.values() if file not in kernels), *generated["alone"]],
+        "FORK_UNIT_AUTOGRAD": generated["autograd"],
+        "FORK_UNIT_REGISTRATION": generated["registration"],
+        "FORK_PYTHON_SOURCES": [*generated["python"], HERE / "glue/python_symbols.cpp"],
         "PYTHON_INCLUDE": [job.probe["include"]],
         "PYTHON_SUFFIX": [job.probe["suffix"]],
     }
     if job.toolkit:
         cu = [file for path, file in job.sources.items() if path.endswith(".cu")]
-        inputs["FORK_CUDA_SOURCES"] = [*cu, *cuda]
+        inputs["FORK_CUDA_SOURCES"] = [*cu, *generated["cuda"]]
         inputs["FORK_CUDA_ARCHITECTURES"] = job.toolkit.architectures
         inputs["BASE_CUDA_LIBRARIES"] = job.toolkit.libraries
         inputs["BASE_CUDA_INCLUDES"] = job.toolkit.includes
     return inputs
+
+
+def _generated(job: Job) -> dict[str, list[Path]]:
+    """The generated sources that register anything, by the unit that compiles them, in an order that compiles.
+
+    Some define PyTorch's TORCH_ASSERT_ONLY_METHOD_OPERATORS, which forbids headers that others include, so those come
+    last. Each of torchgen's files of kernels defines the same helpers, so a unit takes one of them.
+    """
+    aten, autograd = job.generated / "aten", _autograd(job)
+    aten_kernels, derivatives = (
+        [file for file in sorted(folder.glob("*Everything.cpp")) if "m.impl(" in file.read_text()]
+        for folder in (aten, autograd)
+    )
+    cuda = [file for file in aten_kernels if "CUDA" in file.name]
+    cpu = [file for file in aten_kernels if file not in cuda]
+    python = ("functionsEverything", "torch_functionsEverything", "return_types")
+    return {
+        "autograd": [*_autocast_lists(job), autograd / "Functions.cpp", *derivatives],
+        "registration": [aten / "RegisterSchema.cpp", aten / "OperatorsEverything.cpp", *cpu[:1]],
+        "alone": cpu[1:],
+        "python": [autograd / f"python_{name}.cpp" for name in python],
+        "cuda": cuda,
+    }
+
+
+def _autograd(job: Job) -> Path:
+    return job.generated / "autograd/torch/csrc/autograd/generated"
+
+
+def _glue(job: Job) -> list[str]:
+    """The groups of symbols, hidden in the base's libraries, that this stack's code may call."""
+    ours = "".join(file.read_text() for file in job.sources.values())
+    uses = {
+        "autograd": "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
+        "functorch": any(path.startswith("aten/src/ATen/functorch/") for path in job.sources),
+        "blas": "cpublas" in ours,
+    }
+    return [name for name, used in uses.items() if used]
 
 
 def _autocast_lists(job: Job) -> list[Path]:
@@ -139,25 +170,42 @@ def _operators_only(job: Job) -> Path:
 
 
 def _run(command: list[str], log: Path, show: bool) -> None:
-    """Runs a build tool with its progress on the terminal and all its words in a log."""
+    """Runs a build tool with its progress and its errors on the terminal and all its words in a log."""
     environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
+    errors, last = [], "no message"
     with (
         log.open("w") as file,
         subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        ) as process,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environment,
+            preexec_fn=process.die_with_parent,
+        ) as tool,
     ):
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            file.write(line)
-            lines.append(line)
-            if show and line.startswith("         ["):
-                print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
-    if process.returncode != 0:
-        wanted = [line.strip() for line in lines if "error:" in line or "CMake Error" in line or "error " in line]
-        reason = wanted[0] if wanted else (lines[-1].strip() if lines else "it said nothing")
-        raise ForkError(f"compiling failed: {reason} (all of it: {log})")
+        assert tool.stdout is not None
+        try:
+            for line in tool.stdout:
+                file.write(line)
+                last = line.strip() or last
+                if show and line.startswith("         ["):
+                    print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
+                elif ERROR.search(line):
+                    errors.append(line.strip())
+                    if show:
+                        print(f"error    {line.strip()}", flush=True)
+                if line.startswith("FAILED: "):
+                    # Ninja would wait for what compiles beside it. It writes all that the failed one said at once.
+                    threading.Timer(1, tool.terminate).start()
+        except BaseException:
+            tool.terminate()
+            raise
+    if tool.returncode != 0:
+        if any(process.DISK_FULL in line for line in errors):
+            raise ForkError(f"the disk is full at {log.parent}: free some space and try again")
+        raise ForkError(f"compiling failed: {errors[0] if errors else last} (all of it: {log})")
 
 
 if sys.byteorder != "little":  # ATen's kernels themselves build on others; nobody has tried the fork there

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork import process
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
+from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.digest import digest, tool_files
+from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
 from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
-from fork.weave import weave_all
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -54,7 +55,7 @@ class Fork:
         state = self.series.state(self.pr)
         parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
         parts += [file.read_bytes() for file in tool_files()]
-        parts += [(self.series.root / "stack/series.yaml").read_bytes(), (self.base.dist_info / "RECORD").read_bytes()]
+        parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
         parts += [
             repr(
                 (
@@ -94,7 +95,7 @@ def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
-        if not fork.stale():
+        if not fork.stale() and not _edited(fork):
             print(f"current  {fork.pr.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
             return fork.site
         print(f"fork     {fork.pr.name} on torch {fork.base.version} ({fork.base.site})", flush=True)
@@ -109,6 +110,17 @@ def build(fork: Fork) -> Path:
         return fork.site
 
 
+def _edited(fork: Fork) -> bool:
+    """Whether somebody has edited the fork's files in place; says which one and where it stays."""
+    fork.base.check(tree.edited_base(fork.base))
+    edited = sorted(tree.changed_after(fork.site, (fork.site / "fork.json").stat().st_mtime))
+    if edited:
+        more = f" and {len(edited) - 1} more" if edited[1:] else ""
+        kept = f"and the edited one stays until the build after this: {fork.site.resolve()}"
+        print(f"edited   {edited[0]}{more} of the fork: it is built anew, {kept}", flush=True)
+    return bool(edited)
+
+
 def _make(fork: Fork, stage: Path) -> None:
     clock = Clock()
     made_of, state = fork.digest(), fork.series.state(fork.pr)
@@ -116,11 +128,11 @@ def _make(fork: Fork, stage: Path) -> None:
     toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
     if fork.base.cuda or fork.cuda == "on":
         print(f"cuda     {chosen}", flush=True)
-    tree.copy(fork.base, stage)
+    tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
 
-    woven = _weave(fork, state, stage)
-    clock.step("weave", f"{woven} files")
+    woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
+    clock.step("weave", f"{len(woven)} files")
 
     generated = fork.home / "work/generated"
     _generate(fork, stage, state, generated)
@@ -149,50 +161,21 @@ def _make(fork: Fork, stage: Path) -> None:
     )
 
 
-def _weave(fork: Fork, state: dict[str, Path], stage: Path) -> int:
-    """Writes the state's files that a wheel has room for; C++ sources are compiled instead."""
-    base = fork.base
-    inside = {}
-    for path, file in state.items():
-        anchor = fork.series.anchors.get(path)
-        shipped = base.wheel_path(path) or (base.new_path(path) if anchor is None else None)
-        if shipped is not None and not path.endswith((".cpp", ".cu")):
-            inside[path] = file
-    base.check(filter(None, map(base.wheel_path, inside)))
-    texts = weave_all(inside, fork.series.anchors, base.read)
-    headers = fork.home / "work/headers"
-    wanted = set()
-    for path, text in texts.items():
-        shipped = base.wheel_path(path) or base.new_path(path)
-        assert shipped is not None
-        tree.write(stage, shipped, text)
-        if "torch/include/" in shipped:
-            header = headers / shipped.removeprefix("torch/include/")
-            wanted.add(header)
-            if not header.is_file() or header.read_text() != text:
-                tree.write(header.parent, header.name, text)
-    for header in headers.rglob("*.*"):
-        if header not in wanted:
-            header.unlink()
-    return len(texts)
-
-
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:
     native = state.get(NATIVE_FUNCTIONS)
     if native is None:
         raise ForkError(f"PR {fork.pr.name} adds no native function: there is nothing to build before the PR that does")
     generated.mkdir(parents=True, exist_ok=True)
-    derivatives = state.get("tools/autograd/derivatives.yaml", "")
-    command = [str(fork.base.python), str(HERE / "generate.py"), str(native), str(derivatives), str(generated)]
+    derivatives = state.get("tools/autograd/derivatives.yaml")
+    command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment)
-    if result.returncode != 0:
-        lines = [line.strip() for line in result.stderr.splitlines() if line.strip()]
-        raise ForkError(
-            f"PyTorch's generators reject {native}"
-            + (f" or {derivatives}" if derivatives else "")
-            + f": {lines[-1] if lines else 'they said nothing'}"
-        )
+    done = process.attempt(command, env=environment)
+    if done.returncode:
+        log = fork.home / "work/generate.log"
+        log.write_text(done.stdout + done.stderr)
+        if process.DISK_FULL in done.stderr:
+            raise ForkError(f"the disk is full at {generated}: free some space and try again")
+        raise ForkError(f"PyTorch's generators reject {cause(done.stderr, native, derivatives)} (all of it: {log})")
 
 
 def _probe(base: Base) -> dict[str, object]:
@@ -206,13 +189,8 @@ def _probe(base: Base) -> dict[str, object]:
     )
     environment = os.environ | {"TORCH_FORK": str(base.site)}
     environment.pop("PYTHONPATH", None)
-    result = subprocess.run([base.python, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
-    if result.returncode != 0:
-        raise ForkError(
-            f"torch {base.version} in {base.site} cannot be imported: "
-            f"{(result.stderr.strip().splitlines() or [f'it ended with status {result.returncode}'])[-1]}"
-        )
-    probe: dict[str, object] = json.loads(result.stdout)
+    failed = f"torch {base.version} in {base.site} cannot be imported"
+    probe: dict[str, object] = json.loads(process.run([base.python, "-c", code], failed, env=environment, cwd="/"))
     return probe
 
 
@@ -239,16 +217,8 @@ def python_folder(home: Path, python: Path) -> Path:
 def _try_out(fork: Fork, stage: Path) -> None:
     """Imports the new fork before it replaces the last good one."""
     code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
-    result = subprocess.run(
-        [fork.base.python, "-c", code],
-        env=environment(stage, fork.base.python),
-        capture_output=True,
-        text=True,
-        cwd="/",
-    )
-    if result.returncode != 0:
-        lines = result.stderr.strip().splitlines() or [f"it ended with status {result.returncode}"]
-        raise ForkError(f"the new fork does not import, so the last good one stays: {lines[-1]}")
+    failed = "the new fork does not import, so the last good one stays"
+    process.run([fork.base.python, "-c", code], failed, env=environment(stage, fork.base.python), cwd="/")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

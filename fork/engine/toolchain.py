@@ -6,12 +6,12 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork import process
 from fork.engine.base import Base
 from fork.errors import ForkError
 
@@ -48,7 +48,7 @@ def _find(base: Base) -> Toolkit:
     if nvcc is None:
         missing = "install the CUDA toolkit or `pip install nvidia-cuda-nvcc`, or set CUDACXX"
         raise ForkError(f"nvcc was not found: {missing}")
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    said = process.run([nvcc, "--version"], f"{nvcc} does not run")
     release = re.search(r"release (\d+)\.(\d+)", said)
     if release is None or release[1] != base.cuda.split(".")[0]:
         found = f"{release[1]}.{release[2]}" if release else "unknown"
@@ -92,10 +92,8 @@ def _architectures(base: Base) -> tuple[str, ...]:
     if wished:
         return tuple(f"{major}{minor}" if ptx else f"{major}{minor}-real" for major, minor, ptx in wished)
     code = "import torch; print(torch._C._cuda_getArchFlags())"
-    said = subprocess.run([base.python, "-c", code], capture_output=True, text=True, cwd="/")
-    if said.returncode:
-        raise ForkError(f"torch {base.version} cannot be imported: {(said.stderr.strip().splitlines() or ['?'])[-1]}")
-    numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said.stdout)} | {80, 90})
+    said = process.run([base.python, "-c", code], f"torch {base.version} cannot be imported", cwd="/")
+    numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said)} | {80, 90})
     kept = [n for n in numbers if n >= 80]
     return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")
 
@@ -104,13 +102,18 @@ def check_tools(base: Base) -> Path:
     """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
     wished = os.environ.get("CXX")
     compiler = shutil.which(wished) if wished else shutil.which("c++") or shutil.which("g++")
+    if compiler is None and wished and " " in wished:
+        launcher, _, program = wished.partition(" ")
+        raise ForkError(
+            f"CXX={wished!r} is more than a compiler: set CXX={program.split()[0]}, and CMAKE_CXX_COMPILER_LAUNCHER="
+            f"{launcher} if {launcher} is to run it"
+        )
     if compiler is None and wished:
         raise ForkError(f"the compiler {wished}, which CXX names, was not found: install it or set CXX to another")
     if compiler is None:
         raise ForkError("no C++ compiler was found: install g++ 11 or later (Debian: `apt-get install g++`) or set CXX")
-    headers = subprocess.run(
-        [base.python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"], capture_output=True, text=True
-    ).stdout.strip()
+    code = "import sysconfig; print(sysconfig.get_path('include'))"
+    headers = process.run([base.python, "-c", code], f"{base.python} does not run").strip()
     if not (Path(headers) / "Python.h").is_file():
         raise ForkError(
             f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"

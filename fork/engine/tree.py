@@ -1,4 +1,4 @@
-"""The forked package on disk: a hard-linked copy of the base in which every changed file is a new file."""
+"""The forked package on disk: hard links to a copy of the base, in which every changed file is a new file."""
 
 from __future__ import annotations
 
@@ -6,22 +6,58 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from fork.engine.base import PACKAGES, Base
 
+# Nobody edits these by hand, and they are four fifths of the wheel. All else is copied, so that what somebody writes
+# into a file of the fork does not reach the base.
+BINARY = re.compile(r"\.(so|a|pyc)(\.[\d.]+)?$|^[^.]+$")
+
 OPERATOR_INCLUDE = re.compile(r"^#include <ATen/ops/\w+\.h>$", re.MULTILINE)
 
 
-def copy(base: Base, site: Path) -> None:
-    """Links the base's packages into `site`; a copy where the file system cannot link."""
+def copy(base: Base, site: Path, store: Path) -> None:
+    """Links the base's packages into `site`: its binaries themselves, and of all else the copies in `store`."""
+    made = store / "RECORD"
+    if not made.is_file() or made.read_text() != base.record_text or any(changed_after(store, made.stat().st_mtime)):
+        shutil.rmtree(store, ignore_errors=True)
+        for package in PACKAGES:
+            if (base.site / package).is_dir():
+                shutil.copytree(base.site / package, store / package, copy_function=_copy, symlinks=True)
+        made.write_text(base.record_text)
     for package in PACKAGES:
-        if (base.site / package).is_dir():
-            shutil.copytree(base.site / package, site / package, copy_function=link, symlinks=True)
+        if (store / package).is_dir():
+            shutil.copytree(store / package, site / package, copy_function=link, symlinks=True)
     # The CUDA libraries find their companions by a path relative to their own.
     for companion in ("nvidia", "cusparselt"):
         if (base.site / companion).is_dir():
             (site / companion).symlink_to(base.site / companion)
+
+
+def _copy(source: str, target: str) -> None:
+    (link if BINARY.search(os.path.basename(source)) else shutil.copy2)(source, target)
+
+
+def changed_after(site: Path, when: float) -> Iterator[str]:
+    """The files of the packages in `site` that a person may edit and that were written after `when`."""
+    folders = [str(site / package) for package in PACKAGES]
+    while folders:
+        folder = folders.pop()
+        if not os.path.isdir(folder):
+            continue
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name != "__pycache__":
+                    folders.append(entry.path)
+            elif not BINARY.search(entry.name) and entry.stat().st_mtime > when:
+                yield os.path.relpath(entry.path, site)
+
+
+def edited_base(base: Base) -> list[str]:
+    """The base's files that were written after pip had installed it."""
+    return list(changed_after(base.site, (base.dist_info / "RECORD").stat().st_mtime))
 
 
 def link(source: str, target: str) -> None:

@@ -18,8 +18,9 @@ import pytest
 
 from fork.cli import main
 from fork.engine import base as bases
-from fork.engine import toolchain, tree
+from fork.engine import pipeline, toolchain, tree
 from fork.engine.pipeline import Fork, build, environment
+from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
 from fork.tests import softclip
@@ -119,11 +120,99 @@ def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, ke
     assert works(root)
 
 
-def test_a_formula_that_the_generators_reject_is_named(root: Path, kernel: Path) -> None:
-    (root / "tools/autograd/derivatives.yaml").write_text("- name: softclip(Tensor self) -> Tensor\n  self: grad\n")
-    with pytest.raises(ForkError, match=r"generators reject .*derivatives\.yaml"):
+DERIVATIVES = "tools/autograd/derivatives.yaml"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "sentence"),
+    [
+        (softclip.NATIVE, "Tensor self", "Tensr self", r"native_functions\.yaml:1: unrecognized type Tensr"),
+        (softclip.NATIVE, "variants:", "varians:", r"native_functions\.yaml:1: .*'varians': 'function'"),
+        (
+            softclip.NATIVE,
+            "CompositeExplicitAutograd:",
+            "CPUU:",
+            r"native_functions\.yaml:1: unknown dispatch key CPUU",
+        ),
+        (
+            softclip.NATIVE,
+            "function\n",
+            "[function\n",
+            r"native_functions\.yaml:2: .*did not find expected ',' or '\]'",
+        ),
+        (DERIVATIVES, "softclip(", "softclp(", r"derivatives\.yaml:2: could not find ATen function .* softclp\("),
+        (DERIVATIVES, "self: grad", "selff: grad", r"derivatives\.yaml:2: No matching output for forward"),
+    ],
+)
+def test_what_the_generators_reject_is_told_with_its_cause_and_line(
+    root: Path, kernel: Path, path: str, old: str, new: str, sentence: str
+) -> None:
+    comment = "# The second line is the entry's.\n" if path == DERIVATIVES else ""
+    (root / path).write_text(comment + softclip.FILES[path].replace(old, new))
+    with pytest.raises(ForkError, match=rf"generators reject {root}/.*{sentence}.*generate\.log\)") as caught:
         build(fork_of(root))
-    assert works(root)
+    log = fork_of(root).home / "work/generate.log"
+    assert "Traceback" in log.read_text() and "\n" not in str(caught.value)
+
+
+def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> None:
+    full = tmp_path / "python"
+    full.write_text("#!/bin/sh\ncat /proc/version > /dev/full\n")
+    full.chmod(0o755)
+    fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
+    (fork.home / "work").mkdir(parents=True)
+    with pytest.raises(ForkError, match="^the disk is full at "):
+        pipeline._generate(fork, tmp_path, fork.series.state(fork.pr), tmp_path / "generated")
+
+
+def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(
+    root: Path, kernel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, fork = bases.installed(), fork_of(root)
+    paths = ("torch/functional.py", "torch/include/ATen/ATen.h", "torch/overrides.py", "torchgen/gen.py")
+    before = {path: (base.site / path).read_bytes() for path in paths}
+    time.sleep(0.01)
+    for path in paths:
+        with (fork.site / path).open("a") as file:
+            file.write("// mine\n" if path.endswith(".h") else "# mine\n")
+    assert {path: (base.site / path).read_bytes() for path in paths} == before
+    edited = fork.site.resolve()
+    build(fork)
+    assert "edited   torch/functional.py and 3 more of the fork: it is built anew" in capsys.readouterr().out
+    assert "mine" in (edited / "torch/functional.py").read_text()
+    assert not any("mine" in (fork.site / path).read_text() for path in paths)
+    build(fork)
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_what_was_woven_is_remembered_until_a_part_of_it_changes(tmp_path: Path) -> None:
+    root, base = softclip.stack(tmp_path / "root"), bases.installed()
+
+    def woven(stage: str) -> str:
+        series = Series.load(root)
+        write_woven(base, series.anchors, series.state(series.prs[-1]), tmp_path / stage, tmp_path / "work")
+        return (tmp_path / stage / "torch/overrides.py").read_text()
+
+    first = woven("first")
+    remembered = {file: file.stat().st_mtime_ns for file in (tmp_path / "work/woven").iterdir()}
+    assert woven("second") == first
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "work/woven").iterdir()} == remembered
+    fragment, series = root / "torch/overrides.py", root / "stack/series.yaml"
+    fragment.write_text(fragment.read_text().replace("bound=1.0", "bound=2.0"))
+    third = woven("third")
+    assert third != first and third.replace("bound=2.0", "bound=1.0") == first
+    series.write_text(series.read_text().replace("after torch.softmax", "before torch.softmax"))
+    fourth = woven("fourth")
+    assert fourth != third and sorted(fourth.splitlines()) == sorted(third.splitlines())
+
+
+def test_a_path_that_the_wheel_has_under_another_name(root: Path, kernel: Path) -> None:
+    series = (root / "stack/series.yaml").read_text()
+    (root / "stack/series.yaml").write_text(series.replace("torch/overrides.py", "torch/overides.py"))
+    (root / "torch/overrides.py").rename(root / "torch/overides.py")
+    with pytest.raises(ForkError, match=r"torch/overides\.py has an anchor, .*: did you mean torch/overrides\.py\?"):
+        build(fork_of(root))
+    (root / "torch/overides.py").unlink()
 
 
 @pytest.mark.parametrize("anchor", ["no_such_operator", "softmax"])
@@ -172,14 +261,14 @@ def test_a_second_build_at_the_same_time_waits(root: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["torch/overrides.py", "torch/functional.py"])
+def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path, path: str) -> None:
     base = bases.installed()
     site = tmp_path / "site"
-    tree.copy(base, site)
-    text = (site / "torch/overrides.py").read_text()
-    tree.write(site, "torch/overrides.py", text + "# mine\n")
+    tree.copy(base, site, tmp_path / "store")
+    tree.write(site, path, (site / path).read_text() + "# mine\n")
     fork = replace(fork_of(root), base=replace(base, site=site), build=tmp_path)
-    with pytest.raises(ForkError, match=r"torch/overrides\.py is not the file that torch .* installed"):
+    with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed"):
         build(fork)
 
 
@@ -215,6 +304,9 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(ForkError, match="no C\\+\\+ compiler was found: install g\\+\\+"):
+        toolchain.check_tools(bases.installed())
+    monkeypatch.setenv("CXX", "ccache g++ -m64")
+    with pytest.raises(ForkError, match="set CXX=g\\+\\+, and CMAKE_CXX_COMPILER_LAUNCHER=ccache"):
         toolchain.check_tools(bases.installed())
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ForkError, match="no-such-compiler, which CXX names, was not found"):

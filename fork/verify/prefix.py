@@ -6,12 +6,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fork import process
 from fork.engine import base as bases
 from fork.engine.digest import digest
 from fork.engine.pipeline import Fork, build, environment, python_folder
@@ -112,7 +112,7 @@ def _content(series: Series, pr: PullRequest) -> str:
 
 def _run(name: str, words: list[str], cwd: Path, variables: dict[str, str]) -> Run:
     start = time.monotonic()
-    done = subprocess.run(words, cwd=cwd, env=variables, capture_output=True, text=True)
+    done = process.attempt(words, cwd=cwd, env=variables)
     output = done.stdout + done.stderr
     said = ", ".join(match.strip("= ") for match in SUMMARY.findall(output)[-1:]) or "said nothing"
     if done.returncode:

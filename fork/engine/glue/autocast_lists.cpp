@@ -39,3 +39,9 @@ TORCH_LIBRARY_IMPL(aten, AutocastMTIA, m) {
   REGISTER_ALL
 }
 #undef DEVICE
+
+// Other sources follow in the same unit.
+#undef LOWER
+#undef FP32
+#undef PROMOTE
+#undef REGISTER_ALL

@@ -1,5 +1,6 @@
 // What the generated VariableType code calls and libtorch_cpu keeps hidden.
-#include <torch/csrc/autograd/generated/VariableType.h>
+#include <ATen/core/IListRef.h>
+#include <ATen/core/Tensor.h>
 
 namespace torch::autograd::VariableType {
 

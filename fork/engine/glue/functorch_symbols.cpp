@@ -1,6 +1,6 @@
 // What batch rules call and libtorch_cpu keeps hidden.
-#include <ATen/functorch/BatchRulesHelper.h>
-#include <ATen/functorch/PlumbingHelper.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/functorch/DynamicLayer.h>
 
 namespace at::functorch {
 

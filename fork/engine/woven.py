@@ -1,0 +1,66 @@
+"""Weaves what a wheel has room for into the copy of the base, and remembers what it wove."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fork.engine import tree
+from fork.engine.base import Base
+from fork.engine.digest import digest, tool_files
+from fork.errors import ForkError
+from fork.series import Anchor
+from fork.weave import weave_all
+
+
+def write_woven(
+    base: Base, anchors: Mapping[str, Anchor], state: Mapping[str, Path], stage: Path, work: Path
+) -> list[str]:
+    """Writes the state's files that a wheel ships into `stage`, and headers into `work` too; returns their paths.
+
+    C++ sources are compiled instead, and what a wheel does not ship, such as documentation, is left out.
+    """
+    inside = {path: file for path, file in state.items() if _has_room(base, anchors, path)}
+    base.check({*filter(None, map(base.wheel_path, inside)), *tree.edited_base(base)})
+    headers, wanted = work / "headers", set()
+    for path, text in _weave(base, anchors, inside, work / "woven").items():
+        shipped = base.wheel_path(path) or base.new_path(path)
+        assert shipped is not None
+        tree.write(stage, shipped, text)
+        if "torch/include/" in shipped:
+            header = headers / shipped.removeprefix("torch/include/")
+            wanted.add(header)
+            if not header.is_file() or header.read_text() != text:
+                tree.write(header.parent, header.name, text)
+    for header in headers.rglob("*.*"):
+        if header not in wanted:
+            header.unlink()
+    return list(inside)
+
+
+def _has_room(base: Base, anchors: Mapping[str, Anchor], path: str) -> bool:
+    anchor = anchors.get(path)
+    shipped = base.wheel_path(path) or (base.new_path(path) if anchor is None else None)
+    if shipped is None and anchor is not None and (like := base.nearest(path)):
+        raise ForkError(f"{path} has an anchor, and torch {base.version} has no such file: did you mean {like}?")
+    return shipped is not None and not path.endswith((".cpp", ".cu"))
+
+
+def _weave(base: Base, anchors: Mapping[str, Anchor], state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
+    """The woven text of each path; one that was made before of the same parts is read again, which saves seconds."""
+    weavers = [file.read_bytes() for file in tool_files() if "weave" in file.parts]
+    made_of = {
+        path: digest(
+            *weavers, base.record_text.encode(), path.encode(), repr(anchors.get(path)).encode(), file.read_bytes()
+        )
+        for path, file in state.items()
+    }
+    known = {path: remembered / name for path, name in made_of.items() if (remembered / name).is_file()}
+    fresh = weave_all({path: file for path, file in state.items() if path not in known}, anchors, base.read)
+    texts = {path: known[path].read_text() if path in known else fresh[path] for path in state}
+    for path, text in fresh.items():
+        tree.write(remembered, made_of[path], text)
+    for file in remembered.glob("*"):
+        if file.name not in made_of.values():
+            file.unlink()
+    return texts

@@ -1,0 +1,64 @@
+"""Programs that the tool runs: why they failed, and that none outlives the tool."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from pytest import CaptureFixture, mark, raises
+
+from fork.engine import compile as compiling
+from fork.errors import ForkError
+from fork.process import run
+
+
+def test_the_reason_is_the_last_line_or_the_disk() -> None:
+    assert run(["echo", "yes"], "never") == "yes\n"
+    with raises(ForkError, match="^it failed: second$"):
+        run(["sh", "-c", "echo first >&2; echo second >&2; exit 3"], "it failed")
+    with raises(ForkError, match="^it failed: it ended with status 3 and no message$"):
+        run(["sh", "-c", "exit 3"], "it failed")
+    with raises(ForkError, match="^it failed: the disk is full: free some space"):
+        run(["sh", "-c", "cat /proc/version > /dev/full"], "it failed")
+
+
+def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    script = "echo 'FAILED: a.o'; echo 'a.cpp:1:2: error: no such name'; exec sleep 600"
+    start = time.monotonic()
+    with raises(ForkError, match=r"^compiling failed: a\.cpp:1:2: error: no such name \(all of it: .*log\)$"):
+        compiling._run(["sh", "-c", script], tmp_path / "log", show=True)
+    assert capsys.readouterr().out == "error    a.cpp:1:2: error: no such name\n"
+    assert time.monotonic() - start < 300
+
+
+def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
+    with raises(ForkError, match=f"^the disk is full at {tmp_path}"):
+        compiling._run(["sh", "-c", "cat /proc/version > /dev/full"], tmp_path / "log", show=True)
+
+
+@mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_no_compiler_is_left_behind(tmp_path: Path, by: signal.Signals) -> None:
+    code = (
+        "from pathlib import Path; from fork.engine.compile import _run; "
+        f"_run(['sh', '-c', 'echo \"         [$$\"; exec sleep 600'], Path({str(tmp_path)!r}) / 'log', True)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tool:
+        assert tool.stdout is not None
+        compiler = int(tool.stdout.readline().strip().removeprefix("["))
+        assert running(compiler)
+        tool.send_signal(by)
+        tool.wait()
+    until = time.monotonic() + 30
+    while running(compiler) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not running(compiler)
+
+
+def running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,85 @@
+"""What Python's start in an environment with a fork chooses, and what is said when torch is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest import CaptureFixture, MonkeyPatch, fixture
+
+from fork.cli import main
+from fork.commands import build as command
+from fork.engine.pipeline import PROJECT, Fork
+from fork.tests import softclip
+from fork.tests.helpers import write
+
+
+@fixture
+def environment(tmp_path: Path) -> Path:
+    """An installed torch and a fork of it, as far as `import torch` shows."""
+    files = {"torch/__init__.py": "print('base')\n", "torch-2.13.0.dist-info/RECORD": ""}
+    write(tmp_path / "site", files | {"_torch_fork.py": command.STARTUP.read_text()})
+    write(tmp_path / "fork", {"torch/__init__.py": "print('fork')\n", "fork.json": "{}"})
+    return tmp_path
+
+
+def started(environment: Path, code: str = "import torch, torch", **variables: str) -> tuple[str, list[str]]:
+    """What a program prints, and the lines of its standard error."""
+    site, info = environment / "site", environment / "site/torch-2.13.0.dist-info"
+    line = command.LINE.format(site=str(environment / "fork"), base=str(info))
+    program = f"import sys; sys.path.insert(0, {str(site)!r}); {line}\n{code}"
+    clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, env=clean | variables)
+    return done.stdout, done.stderr.splitlines()
+
+
+def test_the_fork_comes_first_and_nothing_is_said(environment: Path) -> None:
+    assert started(environment) == ("fork\n", [])
+    assert started(environment, TORCH_FORK=str(environment / "site")) == ("base\n", [])
+
+
+def test_a_fork_that_is_gone(environment: Path) -> None:
+    (environment / "fork/fork.json").unlink()
+    printed, said = started(environment)
+    assert printed == "base\n" and len(said) == 1
+    assert said[0].startswith(f"torch: the fork in {environment}/fork is gone, so this is the installed torch: run")
+    assert started(environment, "import json") == ("", [])
+
+
+def test_another_torch_installed_over_the_forks_base(environment: Path) -> None:
+    info = environment / "site/torch-2.13.0.dist-info"
+    info.rename(info.with_name("torch-2.12.0.dist-info"))
+    printed, said = started(environment)
+    assert printed == "fork\n" and len(said) == 1
+    assert said[0].startswith("torch: pip has replaced torch-2.13.0, and this is still the fork of it in ")
+
+
+def test_only_the_projects_own_stack_installs_itself(
+    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
+) -> None:
+    installed: list[Path] = []
+
+    def install(fork: Fork) -> str:
+        installed.append(fork.series.root)
+        return "installed"
+
+    monkeypatch.setattr(command, "build", lambda fork: fork.site)
+    monkeypatch.setattr(command, "install", install)
+    root = softclip.stack(tmp_path)
+    for words in (["--root", str(root), "build"], ["build", "--build", str(tmp_path / "elsewhere")]):
+        assert main(words) == 0
+        assert "`fork run` with the same options runs it" in capsys.readouterr().out
+    assert installed == []
+    assert main(["--root", str(root), "build", "--install"]) == main(["build"]) == 0
+    assert installed == [root, PROJECT]
+
+
+def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root = softclip.stack(tmp_path)
+    (tmp_path / "file").write_text("text")
+    for program, status, sentence in (("nosuch", 127, "was not found"), (f"{tmp_path}/file", 126, "cannot be exec")):
+        assert main(["--root", str(root), "run", "--", program]) == status
+        said = capsys.readouterr()
+        assert said.err.startswith(f"fork: {program} {sentence}") and said.out == ""
