@@ -24,11 +24,13 @@ class Checkout:
     @classmethod
     def open(cls, path: Path) -> Checkout:
         if not path.is_dir():
-            raise ForkError(f"{path} is no folder: give a git checkout of PyTorch")
+            raise ForkError(f"{path} is not a folder: give a git checkout of PyTorch")
         try:
             found = _git(path, "rev-parse", "--show-toplevel", "HEAD").decode().split("\n")
         except ForkError as error:
-            raise ForkError(f"{path} is no git checkout with a commit: clone PyTorch there") from error
+            if any(known in str(error) for known in ("not a git repository", "'HEAD'")):
+                raise ForkError(f"{path} is not a git checkout with a commit: clone PyTorch there") from error
+            raise
         checkout = cls(Path(found[0]), found[1])
         if Path(found[0]) != path.resolve() or checkout.read(NATIVE_FUNCTIONS) is None:
             raise ForkError(f"{path} is not the top of a PyTorch checkout: it has no {NATIVE_FUNCTIONS}")
@@ -95,11 +97,13 @@ def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[st
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(variables or {})},
         )
     except FileNotFoundError as error:
-        raise ForkError("git is not installed: install it") from error
+        raise ForkError("git is not on the PATH: install it") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         ident = [line for line in lines if "tell me who you are" in line]
         if ident:
             raise ForkError(f"git knows no author for {path}: set user.name and user.email")
-        raise ForkError(f"git {args[0]} failed in {path}: {lines[-1]}")
+        # Advice of several lines follows the reason of some errors, as where another user owns the checkout.
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
+        raise ForkError(f"git {args[0]} failed in {path}: {reason.partition(': ')[2] or reason}")
     return done.stdout

@@ -215,9 +215,9 @@ fork: TREE is not the top of a PyTorch checkout: it has no aten/src/ATen/native/
     assert_expected_inline(
         said(capsys, *stage),
         """\
-fork: OURS is no git checkout with a commit: clone PyTorch there
+fork: OURS is not a git checkout with a commit: clone PyTorch there
 fork: TREE/torch is not the top of a PyTorch checkout: it has no aten/src/ATen/native/native_functions.yaml
-fork: TREE/nowhere is no folder: give a git checkout of PyTorch
+fork: TREE/nowhere is not a folder: give a git checkout of PyTorch
 """,
     )
 
@@ -415,3 +415,14 @@ def test_one_commit_is_told_in_the_singular(stage: tuple[Path, Path], capsys: Ca
     root, tree = stage
     assert fork(root, "apply", tree, "--pr", "1") == 0
     assert "\n1 commit is on branch stack of " in said(capsys)
+
+
+def test_gits_own_reason_is_told(
+    stage: tuple[Path, Path], capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert fork(stage[0], "apply", stage[1]) == 1
+    assert "detected dubious ownership" in said(capsys)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fork(stage[0], "apply", stage[1]) == 1
+    assert said(capsys) == "fork: git is not on the PATH: install it\n"

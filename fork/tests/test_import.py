@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,7 +260,7 @@ def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
     for words, reason in (
         ((tree, "out"), "has nothing after v2.13.0: neither a commit nor a changed file"),
         ((tree, "out", "--since", "v9"), "has no commit v9: give --since a tag, a branch or a hash"),
-        ((tree.parent, "out"), "is no git checkout"),
+        ((tree.parent, "out"), "is not a git checkout"),
         ((tree, tree.parent / "full"), "is not empty: give a new folder"),
     ):
         assert fork("import", *words) == 1
@@ -273,6 +274,7 @@ def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
         ("git merge --no-edit --no-ff side", "is a merge, and a stack is a line"),
         ("git merge --no-edit clash", "is in the middle of a merge: finish or abort it first"),
         ("git rebase clash", "is in the middle of a rebase: finish or abort it first"),
+        ("sh -c 'git merge clash; rm .git/MERGE_HEAD'", "has conflicts that are not resolved (a.txt): resolve them"),
         ("git cherry-pick clash", "is in the middle of a cherry-pick: finish or abort it first"),
     ],
 )
@@ -282,7 +284,7 @@ def test_an_unfinished_or_branching_history(tree: Path, capsys: CaptureFixture[s
         git(tree, "switch", "--quiet", "--create", branch, "main")
         commit(tree, {path: f"{branch}\n"}, branch)
     git(tree, "switch", "--quiet", "mine")
-    subprocess.run(prepare.split(), cwd=tree, capture_output=True)
+    subprocess.run(shlex.split(prepare), cwd=tree, capture_output=True)
     before = content(tree)
     assert fork("import", tree, tree.parent / "out") == 1
     assert reason in capsys.readouterr().err

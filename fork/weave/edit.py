@@ -64,6 +64,7 @@ class Edit:
         if places is None:
             self.problem(f"{container!r} has no anchor")
             return None
+        twice = ""
         for place in places:
             if not place.target:
                 return place, None
@@ -71,9 +72,11 @@ class Edit:
             if len(hits) == 1:
                 return place, hits[0]
             if hits:
-                self.problem(f"anchor '{place}' in {container!r} found {len(hits)} times")
-                return None
-        names = " or ".join(f"'{place}'" for place in places)
+                twice = twice or f"anchor '{place}' in {container!r} found {len(hits)} times"
+        if twice:
+            self.problem(twice)
+            return None
+        names = " or ".join(f"'{place}'".replace("\n", " | ") for place in places)
         nearest = self._nearest(places[-1].target, find)
         advice = f" (did you mean {nearest!r}?)" if nearest else ""
         self.problem(f"anchor {names} in {container!r} found 0 times{advice}")
@@ -81,6 +84,8 @@ class Edit:
 
     def _nearest(self, target: str, find: Callable[[str], Sequence[T]]) -> str | None:
         """The name in the base that is most like `target` and would be found once."""
+        if "\n" in target:
+            return None
         names = {*re.findall(r"[\w.]+", self.base), *map(str.strip, self.base.splitlines())}
         close = difflib.get_close_matches(target, names, n=20)
         return next((name for name in close if len(find(name)) == 1), None)
