@@ -19,8 +19,9 @@ test: setup
 	$(MAKE) cuda
 
 # The tests of the tool, of the suites and of what lies around the stack. A process that compiles needs about 2 GiB.
+# Those that share a costly fixture form a group, which one process runs; single tests come last and fill the gaps.
 unit: setup
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 fork/tests suites/tests checks
+	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup checks fork/tests suites/tests
 
 # Builds every state of the stack and runs the tests that it ships.
 check: setup

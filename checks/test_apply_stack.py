@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import MonkeyPatch, fixture
+from pytest import MonkeyPatch, fixture, mark
 
 from checks.upstream import FILES
 from fork.cli import main
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = mark.xdist_group("apply_stack")
 SERIES = Series.load(Path(__file__).resolve().parents[1])
 
 

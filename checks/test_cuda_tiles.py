@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = pytest.mark.xdist_group("cuda_tiles")
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
 

@@ -14,6 +14,8 @@ from fork.series import Place, Series
 from fork.tests.helpers import QUIET_GIT, committed, git
 from fork.weave import base_path, weave
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = mark.xdist_group("import_stack")
 SERIES = Series.load(Path(__file__).resolve().parents[1])
 BASE = bases.installed()
 # Where the wheel ships no file of this path, a small one stands in for it.

@@ -25,6 +25,8 @@ from fork.errors import ForkError, told_plainly
 from fork.series import Series
 from fork.tests import softclip
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = pytest.mark.xdist_group("build")
 ROOT = Path(__file__).resolve().parents[2]
 
 

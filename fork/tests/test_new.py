@@ -17,6 +17,8 @@ from fork.series import Series
 from fork.verify import map, soundness
 from fork.weave import weave_all
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = pytest.mark.xdist_group("new")
 ROOT = Path(__file__).resolve().parents[2]
 PLAIN = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 RICH = (
