@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 
 import pytest
 import torch
@@ -54,6 +55,26 @@ def test_results_of_another_processor_stay(tmp_path, monkeypatch):
     ):
         measure(monkeypatch, "--n", "16", "--out", str(tmp_path))
     assert (tmp_path / "results.json").read_bytes() == before
+
+
+def test_a_case_that_would_take_too_long_is_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "expected", lambda case, attns: 99.0 if case.kind == "backward" else 0.0)
+    measure(monkeypatch, "--part", "grid", "--dtype", "float16", "--n", "16", "--d", "16", "--out", str(tmp_path))
+    assert [r.case.kind for r in Record.read(tmp_path).results] == ["forward"]
+    assert "   16   16   16 left out: about 99 s a call" in capsys.readouterr().out
+
+
+def test_the_time_of_a_large_call_is_guessed_from_a_smaller_one():
+    sizes = []
+
+    def slow(q, k, v):
+        sizes.append(len(q))
+        time.sleep(0.05)
+        return composition(q, k, v)
+
+    guess = bench.expected(dataclasses.replace(FORWARD, n=4096), {"torch.attn": slow})
+    assert set(sizes) == {1024} and guess >= 16 * 0.05
+    assert bench.expected(FORWARD, {"torch.attn": slow}) == 0
 
 
 def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
