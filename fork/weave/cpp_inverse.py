@@ -7,8 +7,10 @@ A source's fragment is compiled on its own, so it repeats the directives of the 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fork.series import Place
 from fork.weave import pieces
@@ -134,16 +136,27 @@ def _whole(text: str) -> bool:
 
 
 def _heads(code: str, at: int) -> tuple[str, ...]:
-    """What stands before each brace that is open at this offset."""
+    """What stands before each brace that is open at this offset, outermost first."""
+    offsets, heads = _nesting(code)
+    return heads[bisect_right(offsets, at)]
+
+
+@lru_cache(maxsize=4)
+def _nesting(code: str) -> tuple[list[int], list[tuple[str, ...]]]:
+    """The offsets behind all braces, semicolons and directives; and the heads before the first and after each."""
     opened: list[str] = []
+    offsets: list[int] = []
+    heads: list[tuple[str, ...]] = [()]
     last = 0
-    for mark in re.finditer(r"[{};]|^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*$", code[:at], re.MULTILINE):
+    for mark in re.finditer(r"[{};]|^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*$", code, re.MULTILINE):
         if mark[0] == "{":
             opened.append(" ".join(code[last : mark.start()].split()))
         elif mark[0] == "}" and opened:
             opened.pop()
         last = mark.end()
-    return tuple(opened)
+        offsets.append(last)
+        heads.append(tuple(opened))
+    return offsets, heads
 
 
 def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import tokenize
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from fork.weave.edit import above_comments, next_line
 
@@ -51,46 +52,51 @@ class Source:
 
     def comma_after(self, at: int, limit: int) -> int | None:
         """The offset behind the next comma of code, if one comes before `limit`."""
-        for kind, text, start, end in self._tokens:
-            if start >= limit:
-                break
-            if start >= at and kind == tokenize.OP and text == ",":
-                return end
-        return None
+        tokens = self._tokens(at, limit)
+        return next((end for kind, text, _, end in tokens if kind == tokenize.OP and text == ","), None)
 
     def code_end(self, at: int, limit: int) -> int:
         """The end of the last token of code between `at` and `limit`."""
         quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
-        ends = [e for k, _, s, e in self._tokens if at <= s and e <= limit and k not in quiet]
-        return max([at, *ends])
+        return max([at, *(end for kind, _, _, end in self._tokens(at, limit) if kind not in quiet)])
 
     def reindented(self, start: int, end: int, by: int) -> str:
         """The text with its lines, but for the first and those inside a string, moved by columns."""
         moved = []
+        inside = self._inside_strings(start, end)
         for n in range(bisect_right(self._starts, start) - 1, len(self._lines)):
             line_at, line = self._starts[n], self._lines[n]
             if line_at >= end:
                 break
             text = self.text[max(line_at, start) : min(line_at + len(line), end)]
-            if line_at > start and line_at not in self._inside_strings and text.strip():
+            if line_at > start and line_at not in inside and text.strip():
                 text = " " * by + text if by >= 0 else text[-by:]
             moved.append(text)
         return "".join(moved)
 
-    @cached_property
-    def _inside_strings(self) -> set[int]:
+    def _inside_strings(self, start: int, end: int) -> set[int]:
         """Where the lines begin that a string begun on an earlier line goes on in."""
-        spans = [(first, last) for kind, _, first, last in self._tokens if kind == tokenize.STRING]
+        spans = [(first, last) for kind, _, first, last in self._tokens(start, end) if kind == tokenize.STRING]
         ranges = [(bisect_right(self._starts, first), bisect_right(self._starts, last)) for first, last in spans]
-        return {start for begin, end in ranges for start in self._starts[begin:end]}
+        return {line for begin, stop in ranges for line in self._starts[begin:stop]}
 
-    @cached_property
-    def _tokens(self) -> list[tuple[int, str, int, int]]:
+    def _tokens(self, start: int, end: int) -> Iterator[tuple[int, str, int, int]]:
+        """The tokens of a range, with their offsets."""
+        first = bisect_right(self._starts, start) - 1
+
         def at(position: tuple[int, int]) -> int:
-            return self._starts[min(position[0], len(self._starts)) - 1] + position[1]
+            row, column = position
+            line = min(first + row, len(self._starts)) - 1
+            return start + column - 1 if row == 1 else self._starts[line] + column
 
-        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        return [(t.type, t.string, at(t.start), at(t.end)) for t in tokens]
+        # In brackets, so that the range may begin at any column and end in any line.
+        tokens = tokenize.generate_tokens(io.StringIO(f"({self.text[start:end]}\n)").readline)
+        with contextlib.suppress(
+            tokenize.TokenError
+        ):  # at the end, where the range opens a bracket that it leaves open
+            for token in tokens:
+                if token.string.strip() and start <= at(token.start) < end:
+                    yield token.type, token.string, at(token.start), at(token.end)
 
 
 @lru_cache(maxsize=4)
