@@ -89,7 +89,7 @@ def _contents(
     if base is None:
         return list(states)
     if any(text is None for text in states):
-        writing.left_out.append(f"{path} is removed, and a stack only adds: put it back")
+        writing.left_out.append(f"{path} is removed or renamed, and a stack only adds: put it back")
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     result = inverse(path, base, different)

@@ -225,7 +225,7 @@ def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, cap
 fork: 10 changes of TREE cannot be part of a stack; --added-only leaves them out and takes the rest:
   N/Ops.cpp:6 changes `return a;`, compiled into PyTorch's libraries: add a function or a file instead
   N/native_functions.yaml:2 adds `variants: method` to an entry, compiled into PyTorch's libraries: add an entry instead
-  build_variables.bzl is removed, and a stack only adds: put it back
+  build_variables.bzl is removed or renamed, and a stack only adds: put it back
   crlf.txt has CRLF at the end of its lines: `dos2unix` it
   data.bin is binary, and a stack holds text: leave it out of the branch
   latin.txt line 1 is not UTF-8: convert the file

@@ -2,6 +2,7 @@
 
 from pytest import mark
 
+from fork.series import Anchor, Place
 from fork.weave import weave
 from fork.weave.unweave import reasons, unweave
 
@@ -197,6 +198,12 @@ def test_what_it_finds_is_the_branchs_file(path: str, base: str, changes: list[t
     (fragment,), anchor = found
     assert weave(path, base, fragment, anchor) == woven
     assert ("lines" if any(key.startswith("piece ") for key in anchor.places) else "structure") == how, fragment
+
+
+def test_a_place_found_twice_leaves_it_to_the_next() -> None:
+    twice = Anchor({"a": (Place("after", '"One.cpp",'), Place("before", '"Two.cpp",'))})
+    base = 'a = [\n    "One.cpp",\n    "One.cpp",\n    "Two.cpp",\n]\n'
+    assert '"One.cpp",\n    "New.cpp",\n    "Two.cpp"' in weave("x.bzl", base, 'a = [\n    "New.cpp",\n]\n', twice)
 
 
 def test_one_anchor_serves_all_states_of_a_file() -> None:
