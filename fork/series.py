@@ -73,6 +73,7 @@ class Series:
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
+    `tip` is what the build of the last state is called where the last PR's name may change, as a branch's does.
     """
 
     root: Path
@@ -81,6 +82,7 @@ class Series:
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
     strict: bool = True
+    tip: str | None = None
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -98,7 +100,7 @@ class Series:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
-        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)))
+        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)), data.get("tip"))
         series._refuse_doubles(file)
         return replace(series, prs=tuple(map(series._with_changes, prs)))
 
@@ -111,6 +113,10 @@ class Series:
                 return candidate
         known = ", ".join(f"{n} {p.name}" for n, p in enumerate(self.prs, 1))
         raise ForkError(f"no PR {pr!r} in {self.root / 'stack' / 'series.yaml'}: it has {known}")
+
+    def build_name(self, pr: PullRequest) -> str:
+        """What a build of a state is called, which the next build of it continues."""
+        return self.tip if self.tip and pr == self.prs[-1] else pr.name
 
     def description_file(self, pr: str | PullRequest) -> Path:
         return self.root / "stack" / self.find(pr).name / "PR.md"

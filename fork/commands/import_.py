@@ -63,7 +63,7 @@ def cached(args: argparse.Namespace) -> Path:
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / checkouts.KEPT / "unwoven.json"
         memory = checkouts.remembered(file)
-        _, writing = _read(args, args.checkout, memory, {"operator_tests": str(OPERATOR_TESTS)})
+        _, writing = _read(args, args.checkout, memory, {"operator_tests": str(OPERATOR_TESTS), "tip": "branch"})
         home.mkdir(parents=True, exist_ok=True)
         checkouts.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)

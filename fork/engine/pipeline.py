@@ -44,7 +44,7 @@ class Fork:
         if not self.base.site.is_relative_to(PROJECT / ".venv"):
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
-        return self.build / "forks" / f"{self.pr.name}-{self.base.version}{suffix}"
+        return self.build / "forks" / f"{self.series.build_name(self.pr)}-{self.base.version}{suffix}"
 
     @property
     def site(self) -> Path:

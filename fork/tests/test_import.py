@@ -314,6 +314,8 @@ def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsy
     assert "y = 2" in capsys.readouterr().out
     changed = {file.name for file, time in times.items() if file.is_file() and file.stat().st_mtime_ns != time}
     assert changed == {"newer.py"}
+    series = Series.load(home)  # its name is the branch's, so that the next build goes on with this one
+    assert [series.build_name(pr) for pr in series.prs] == ["add-x", "branch"]
     git(tree, "reset", "--quiet", "--hard", "HEAD~")
     assert fork(*words, "show") == 0
     assert "add-y" not in capsys.readouterr().out and not (home / "torch/newer.py").exists()
