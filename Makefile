@@ -57,7 +57,7 @@ lint-types: setup
 lint-cpp: setup
 	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
 
-# All cases take about an hour; QUICK=1 takes under two minutes. ARGS chooses a part: make bench ARGS='--dtype float32'
+# QUICK=1 takes under two minutes. ARGS chooses a part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'
 bench: setup
 	$(FORK) build
 	$(VENV)/bin/python -m bench.cpu $(if $(QUICK),--quick --out build/bench) $(ARGS)

@@ -94,7 +94,8 @@ def here() -> Record:
 
 
 def commit() -> str:
-    """The commit that is checked out, with `-dirty` where files differ from it."""
-    words = ["git", "describe", "--always", "--abbrev=7", "--exclude=*", "--dirty"]
-    found = subprocess.run(words, capture_output=True, text=True, cwd=FOLDER.parent)
-    return found.stdout.strip() or "unknown"
+    """The commit that is checked out, with `-dirty` if files differ from it that can change a measurement."""
+    git = ["git", "-C", str(FOLDER.parents[1])]
+    found = subprocess.run([*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True)
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":!guide", ":!*.md"], capture_output=True)
+    return found.stdout.strip() + "-dirty" * bool(changed.returncode) if found.returncode == 0 else "unknown"
