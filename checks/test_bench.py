@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 import time
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from bench.cpu import __main__ as bench
+from bench.cpu import record as records
 from bench.cpu import report
 from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case, grid, is_quick, other_routes
 from bench.cpu.record import FOLDER, Record, Result, here
@@ -112,3 +114,20 @@ def test_tables_are_those_of_the_results():
 def test_documents_show_the_results(path):
     shown = report.SIDE_BY_SIDE.findall(path.read_text())
     assert shown == [report.side_by_side(report.everywhere())], "run `python -m bench.cpu.report`"
+
+
+def test_only_what_can_change_a_measurement_makes_a_commit_dirty(tmp_path, monkeypatch):
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
+    assert records.commit() == "unknown"
+    for path in ("guide/bench/results.json", "README.md", "Makefile"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("1\n")
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
+    clean = records.commit()
+    (tmp_path / "guide/bench/results.json").write_text("2\n")
+    (tmp_path / "README.md").write_text("2\n")
+    assert records.commit() == clean and len(clean) == 7
+    (tmp_path / "Makefile").write_text("2\n")
+    assert records.commit() == f"{clean}-dirty"
