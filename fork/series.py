@@ -14,6 +14,7 @@ import yaml
 from fork.errors import ForkError
 
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
 RELATIONS = ("after", "before", "last", "replaces")
 
 
@@ -90,7 +91,7 @@ class Series:
         if not file.is_file():
             raise ForkError(f"no stack in {root}: {file} does not exist")
         try:
-            data = yaml.safe_load(file.read_text())
+            data = yaml.load(file.read_text(), Loader=LOADER)
             if not isinstance(data, dict) or "prs" not in data:
                 raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
             prs = tuple(map(_pull_request, data["prs"]))

@@ -51,7 +51,7 @@ def changed_after(site: Path, when: float) -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
                     folders.append(entry.path)
-            elif not BINARY.search(entry.name) and entry.stat().st_mtime > when:
+            elif entry.stat().st_mtime > when and not BINARY.search(entry.name):
                 yield os.path.relpath(entry.path, site)
 
 
