@@ -7,6 +7,7 @@ import io
 import itertools
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -1430,7 +1431,9 @@ def run_dtensor() -> None:
     count = dist.get_world_size()
     mesh = init_device_mesh("cpu", (count,))
     replicated, rows, columns = (Replicate(),), (Shard(0),), (Shard(1),)
-    for dtype, n in itertools.product(PRECISE, (12, 13)):  # divisible by count, and not
+    # Composition gathers lazy conjugates, which torch.distributed refuses.
+    dtypes = PRECISE if EXPLICIT else [torch.float64]
+    for dtype, n in itertools.product(dtypes, (12, 13)):  # divisible by count, and not
         torch.manual_seed(0)
         values = make_inputs(n, 3, 2, dtype=dtype, requires_grad=False)
         weights = make((n, 2), (n, n), dtype=dtype, requires_grad=False)
@@ -1597,8 +1600,10 @@ def print_parity() -> None:
         for name, tests in rows.items():
             result = unittest.TestResult()
             row_tests(tests).run(result)
-            problems = [text for _, text in result.failures + result.errors]
-            reason = problems[0].strip().splitlines()[-1] if problems else "yes"
+            reason = "yes"
+            for _, trace in result.failures + result.errors:
+                errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", trace, re.M)
+                reason = errors[-1] if errors else "no"
             print(f"| {kind} | {name} | {reason} |")
 
 
