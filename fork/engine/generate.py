@@ -59,7 +59,8 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (source / "templates/RegisterSchema.cpp").write_text(SCHEMA_TEMPLATE)
     (source / "native").mkdir()
     entries, tags = source / "native/native_functions.yaml", source / "native/tags.yaml"
-    shutil.copyfile(native, entries)
+    # The class Tensor is compiled into the base's libraries, so what would be its method is a function only.
+    entries.write_text(re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE))
     shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
     (out / "aten").mkdir(parents=True)
     command = [

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 from fork import process
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
@@ -176,6 +178,10 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
         if process.DISK_FULL in done.stderr:
             raise ForkError(f"the disk is full at {generated}: free some space and try again")
         raise ForkError(f"PyTorch's generators reject {cause(done.stderr, native, derivatives)} (all of it: {log})")
+    for entry in yaml.safe_load(native.read_text()):
+        if "method" in entry.get("variants", ""):
+            name = entry["func"].partition("(")[0]
+            print(f"note     no Tensor.{name}: the class Tensor of a wheel takes no new method", flush=True)
 
 
 def _probe(base: Base) -> dict[str, object]:
