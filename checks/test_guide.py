@@ -55,3 +55,10 @@ def test_a_row_is_found_by_its_operator_alone() -> None:
 
 def test_the_suites_name_rows_of_the_map() -> None:
     assert set(ROWS.values()) <= {row.row for row in map.rows()}
+
+
+@pytest.mark.parametrize("text", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+def test_text_wraps_at_120(text: Path) -> None:
+    """Tables and blocks of code do not wrap."""
+    prose = re.sub(r"^```.*?^```$", "", text.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert not [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
