@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from unittest import mock
 
 import torchgen
 from torchgen.api.python import PythonSignatureNativeFunctionPair, returns_structseq_pyi
@@ -85,7 +87,16 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     generated = out / "autograd/torch/csrc/autograd/generated"
     generated.mkdir(parents=True)
     arguments = (str(entries), str(tags), str(generated), str(autograd))
-    gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
+    module = importlib.import_module("torchgen.packaged.autograd.gen_autograd")
+    load = module.load_derivatives
+
+    def with_default(*paths: str) -> tuple[object, set[str]]:
+        """Upstream some formula always uses the key Default, which operators with a kernel and no formula need too."""
+        infos, keys = load(*paths)
+        return infos, {*keys, "Default"}
+
+    with mock.patch.object(module, "load_derivatives", with_default):
+        gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
     gen_autograd_python(*arguments)
     for path in generated.glob("*.cpp"):
         # at::redispatch::f is an inline alias, declared in a header that lists every operator there is.
