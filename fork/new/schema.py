@@ -200,8 +200,8 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
                 f"{operator.name}: {argument.name} is a tensor behind the *, where TorchScript's test would write its "
                 "digits into a program: write it before the *"
             )
-    positional = [argument for argument in operator.arguments if not argument.keyword_only]
-    for before, after in zip(positional, positional[1:]):
+    # Behind the * too: C++ has no keywords.
+    for before, after in zip(operator.arguments, operator.arguments[1:]):
         if before.default is not None and after.default is None:
             raise ForkError(f"{operator.name}: {after.name} has no default, and {before.name} before it has one")
     if explicit and operator.of("list"):
