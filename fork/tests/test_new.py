@@ -31,7 +31,7 @@ SCHEMAS = [
     "aaa(Tensor x) -> Tensor",
     "zzz_z(Tensor a, Tensor b, Tensor c) -> (Tensor, Tensor, Tensor)",
     "one_named(Tensor a, int n, Tensor? weight) -> Tensor out",
-    "odd_types(Tensor a, SymInt n=3, str mode='x', float? e=None, SymInt[] z=[], *, bool flag=True, str? s=None) -> Tensor",
+    "odd_types(Tensor a, SymInt n=3, str mode='x', float? e=None, SymInt[] z=[], *, bool flag=True) -> Tensor",
     "odd_lists(Tensor a, int[2] b, int[]? c=None, float[]? d=None, int[1] e=0, SymInt[3]? f=None) -> Tensor",
     "two_more(Tensor a, Tensor? b=None, Tensor? c=None) -> Tensor",
     "far(Tensor a, float low=-inf, float tiny=1e-05, Scalar s=2.5, int k=-1) -> Tensor",
