@@ -2,6 +2,7 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
@@ -9,6 +10,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/irange.h>
+#include <cpuinfo.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -155,12 +157,36 @@ void check_operands(const char* op, const Operands& operands) {
   check_same_number(op, "rows", operands, 0);
 }
 
-// Whether the kernels shall do it. Where attn is small beside these columns of
-// the inputs, passes over it are not what costs time, and a BLAS prepares its
-// products with less effort; few have a fast one for float16.
-bool is_fused(ScalarType dtype, int64_t n, int64_t columns) {
-  const bool slow_products = dtype == kHalf && n >= 8;
-  return !isComplexType(dtype) && (columns <= 512 + 4 * n || slow_products);
+// Whether the products of composition run at the processor's full rate. MKL
+// takes a slower path on processors that are not Intel's.
+bool has_fast_products() {
+  static const bool fast = at::hasMKL() && cpuinfo_initialize() &&
+      cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
+  return fast;
+}
+
+// Whether to use the fused kernels, by what was measured. They save passes over
+// attn, which dominate unless D + E = columns is large, or attn and its
+// temporaries fit into the cache. Products of 16 bits are slow in composition.
+bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
+  if (isComplexType(dtype)) {
+    return false;
+  }
+  if (!has_fast_products()) {
+    return columns <= 512 + 4 * n || (dtype == kHalf && n >= 8);
+  }
+  const bool tiny = n <= 16, large = n >= 1024;
+  switch (dtype) {
+    case kBFloat16:
+      return columns <= (backward && n > 128 ? 256 : 1024);
+    case kHalf:
+      return tiny || columns <= (backward && n > 128 ? 256 : 512);
+    case kFloat:
+      return columns <= (tiny ? 512 : large ? 256 : n <= 64 ? 128 : 0);
+    default:
+      return columns <= 128 ? tiny || large
+                            : columns <= 256 && large && backward;
+  }
 }
 
 // The first write to every 4 KiB page of a large new tensor is a page fault,
@@ -324,7 +350,7 @@ attn_cpu(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
   const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t n = q.size(0);
-  if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1))) {
+  if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1), false)) {
     Tensor attn = at::mm(q, k.t()).tanh_();
     Tensor output = at::mm(attn, v);
     return std::make_tuple(std::move(output), std::move(attn));
@@ -409,7 +435,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     columns += t.defined() ? t.size(1) : 0;
   }
   if (!attn.is_complex() &&
-      !is_fused(attn.scalar_type(), attn.size(0), columns)) {
+      !is_fused(attn.scalar_type(), attn.size(0), columns, true)) {
     return attn_backward_composed(
         grad_output, grad_attn, q, k, v, attn, output_mask);
   }

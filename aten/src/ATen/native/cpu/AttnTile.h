@@ -1,13 +1,17 @@
-// What the CPU kernels of attn are made of: tanh and small matrix products, in
-// vector registers.
+// What the CPU kernels of attn are made of: tanh, and the product of a tile.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/OpMathType.h>
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <ATen/native/CPUBlas.h>
 #include <c10/util/BFloat16.h>
-#include <c10/util/bit_cast.h>
+#include <cpuinfo.h>
 
 #include <algorithm>
 #include <array>
+#include <exception>
 
 namespace at::native::attn_tile {
 
@@ -122,245 +126,303 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   return result | (x & Vec(T(-0.0)));
 }
 
-// Vectors in a row of the register tile, and its rows: six rows of them, one
-// row of B and one broadcast element fill the registers of AVX2 and AVX-512.
-#if defined(CPU_CAPABILITY_AVX2)
-constexpr int kPanelVectors = 2;
+// 1 / x to about 14 bits or better.
+inline Vectorized<float> short_reciprocal(const Vectorized<float>& x) {
+#if defined(CPU_CAPABILITY_AVX512)
+  return _mm512_rcp14_ps(x);
 #else
-constexpr int kPanelVectors = 4;
+  return Vectorized<float>(1) / x;
 #endif
-constexpr int kTileRows = 6;
-
-// Units that one sum takes at most: a chain of many more errs more than the
-// sums of its parts.
-constexpr int64_t kDepth = 256;
-
-template <typename T>
-constexpr int64_t kPanel = kPanelVectors * Vectorized<T>::size();
-
-template <typename T>
-inline int64_t padded(int64_t columns) {
-  constexpr int64_t width = Vectorized<T>::size();
-  return (columns + width - 1) / width * width;
 }
 
-// What the products read: a number, or for bfloat16 two that are neighbours in
-// the summed dimension, which one instruction multiplies and adds in float.
-struct Pair {
-  BFloat16 first, second;
+// tanh for a result of 16 bits: x P(x^2) / Q(x^2), minimax in relative error up
+// to |x| = 5, beyond which 16 bits have nothing between tanh and 1. The error
+// is below 2^-13 of the result.
+inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
+  using Vec = Vectorized<float>;
+  constexpr std::array<float, 3> numerator{
+      9.99997952e-1f, 1.16617726e-1f, 1.63710909e-3f};
+  constexpr std::array<float, 4> denominator{
+      1.f, 4.49934814e-1f, 1.83038130e-2f, 6.44614905e-5f};
+  const Vec bounded = vec::clamp(x, Vec(-5), Vec(5));
+  const Vec s = bounded * bounded;
+  return bounded * horner(s, numerator) *
+      short_reciprocal(horner(s, denominator));
+}
+
+// The tile that one call of a product makes: what is done to it next finds it
+// in the first cache.
+constexpr int64_t kTileRows = 32, kPanel = 64;
+
+// Numbers that one sum takes at most: a chain of many more errs more than the
+// sums of its parts. A BLAS sums few columns in many parts at once.
+constexpr int64_t kDepth = 256, kNarrow = 4, kNarrowDepth = 16;
+
+// E is what a product reads: double, float, or bfloat16 in pairs that are
+// neighbours in the summed dimension.
+template <typename E>
+constexpr int64_t kGroup = std::is_same_v<E, BFloat16> ? 2 : 1;
+
+template <typename E>
+using SumOf = at::opmath_type<E>;
+
+// Columns of a tile, or terms of a sum, with the zeros that follow them.
+template <typename E>
+inline int64_t padded(int64_t size) {
+  constexpr int64_t width = kGroup<E> * Vectorized<SumOf<E>>::size();
+  return (size + width - 1) / width * width;
+}
+
+// Rows lie `row` elements apart.
+template <typename E>
+struct Left {
+  const E* data;
+  int64_t row;
 };
 
-template <typename U>
-struct Unit {
-  using Sum = U;
-  static constexpr int64_t group = 1;
+// Panels of kPanel columns lie `panel` elements apart, and their rows, or pairs
+// of rows with the two elements of each column together, `row`.
+template <typename E>
+struct Right {
+  const E* data;
+  int64_t row, panel;
 };
 
-template <>
-struct Unit<Pair> {
-  using Sum = float;
-  static constexpr int64_t group = 2;
-};
-
-#if defined(CPU_CAPABILITY_AVX512) && defined(__GNUC__)
-// AVX512 kernels are compiled without avx512bf16, so no intrinsic.
+// Whether oneDNN multiplies pairs of bfloat16, and the processor has
+// instructions for it. ATen has no function that says so for processors without
+// AMX, so one product is tried.
 inline bool has_pair_products() {
-  static const bool supported = __builtin_cpu_supports("avx512bf16");
-  return supported;
-}
-
-inline Vectorized<float> multiply_add(
-    Pair left,
-    const Vectorized<float>& right,
-    const Vectorized<float>& sum) {
-  const Vectorized<float> pairs(c10::bit_cast<float>(left));
-  __m512 result = sum;
-  __asm__("vdpbf16ps %2, %1, %0"
-          : "+v"(result)
-          : "v"(__m512(pairs)), "v"(__m512(right)));
-  return result;
-}
-
-// Pairs of two rows, of which bfloat16 holds every number.
-inline void store_pairs(
-    const Vectorized<float>& first,
-    const Vectorized<float>& second,
-    Pair* pairs) {
-  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(first), 16);
-  const __m512i high = _mm512_castps_si512(second);
-  _mm512_storeu_si512(pairs, _mm512_or_si512(low, high));
-}
-
-// Two rows rounded to bfloat16, `row` apart, and pairs of them. Denormals
-// become zero, as which the product of pairs takes them.
-inline void store_rounded(
-    const Vectorized<float>& first,
-    const Vectorized<float>& second,
-    BFloat16* rows,
-    int64_t row,
-    Pair* pairs) {
-  __m512i rounded;
-  __asm__("vcvtne2ps2bf16 %2, %1, %0"
-          : "=v"(rounded)
-          : "v"(__m512(second)), "v"(__m512(first)));
-  const __m512i order = _mm512_setr_epi32(
-      0x100000,
-      0x110001,
-      0x120002,
-      0x130003,
-      0x140004,
-      0x150005,
-      0x160006,
-      0x170007,
-      0x180008,
-      0x190009,
-      0x1a000a,
-      0x1b000b,
-      0x1c000c,
-      0x1d000d,
-      0x1e000e,
-      0x1f000f);
-  const auto store_row = [](__m256i half, BFloat16* to) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), half);
+#if defined(CPU_CAPABILITY_AVX512) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
+  if (cpublas::could_pack(kBFloat16)) {
+    return true;
+  }
+  static const auto tried = [] {
+    const std::array<BFloat16, 256> zeros{};
+    std::array<float, 256> sums;
+    try {
+      cpublas::brgemm(
+          16, 16, 16, 16, 16, 16, false, zeros.data(), zeros.data(), &sums[0]);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
   };
-  store_row(_mm512_castsi512_si256(rounded), rows);
-  store_row(_mm512_extracti64x4_epi64(rounded, 1), rows + row);
-  _mm512_storeu_si512(pairs, _mm512_permutexvar_epi16(order, rounded));
-}
-#else
-inline bool has_pair_products() {
+  if (at::globalContext().userEnabledMkldnn() && at::hasMKLDNN() &&
+      cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16()) {
+    static const bool works = tried();
+    return works;
+  }
+#endif
   return false;
 }
+
+// The product of a tile: by oneDNN where it has one, else in vector registers.
+template <typename E>
+class Product {
+ public:
+  using T = SumOf<E>;
+
+  Product() {
+#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
+    brgemm_ = kGroup<E> == 2 ||
+        (std::is_same_v<E, float> && at::hasMKLDNN() &&
+         at::globalContext().userEnabledMkldnn());
 #endif
-
-template <typename T>
-inline Vectorized<T>
-multiply_add(T left, const Vectorized<T>& right, const Vectorized<T>& sum) {
-  return vec::fmadd(Vectorized<T>(left), right, sum);
-}
-
-// Any strides, so that a transpose costs nothing.
-template <typename U>
-struct Left {
-  const U* data;
-  int64_t row, column;
-};
-
-// Panels of kPanel columns, `panel` units apart: a row-major matrix has
-// panel = kPanel, one packed by panels has row = kPanel. Rows are padded.
-template <typename U>
-struct Right {
-  const U* data;
-  int64_t row, panel = kPanel<typename Unit<U>::Sum>;
-};
-
-// The sum begins at zero and meets c last: two short sums err less than a long
-// one.
-template <int rows, int vectors, typename U, typename T>
-inline void
-tile(int64_t depth, Left<U> a, Right<U> b, T* c, int64_t c_row, bool add) {
-  using Vec = Vectorized<T>;
-  constexpr int width = Vec::size();
-  Vec sum[rows][vectors];
-#pragma GCC unroll 8
-  for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 8
-    for (int j = 0; j < vectors; j++) {
-      sum[i][j] = Vec(T(0));
+  }
+  Product(const Product&) = delete;
+  Product& operator=(const Product&) = delete;
+  ~Product() {
+    if (kGroup<E> == 2) {
+      // AMX: what else runs in this thread configures its own tiles.
+      cpublas::brgemm_release();
     }
   }
-#pragma GCC unroll 1
-  for (int64_t p = 0; p < depth; p++) {
-    Vec right[vectors];
-#pragma GCC unroll 8
-    for (int j = 0; j < vectors; j++) {
-      right[j] = Vec::loadu(b.data + p * b.row + j * width);
-    }
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++) {
-      const U left = a.data[i * a.row + p * a.column];
-#pragma GCC unroll 8
-      for (int j = 0; j < vectors; j++) {
-        sum[i][j] = multiply_add(left, right[j], sum[i][j]);
+
+  // c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it. Reads
+  // and writes whole vectors of b's and c's columns.
+  void operator()(
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Left<E> a,
+      Right<E> b,
+      T* c,
+      int64_t c_row,
+      bool add) const {
+    for (int64_t j = 0; j < n; j += kPanel, b.data += b.panel) {
+      const int64_t columns = padded<T>(std::min(kPanel, n - j));
+      for (int64_t i = 0; i < m; i += kTileRows) {
+        const Left<E> rows{a.data + i * a.row, a.row};
+        T* to = c + i * c_row + j;
+        const int64_t count = std::min(kTileRows, m - i);
+        if (n <= kNarrow && kGroup<E> == 1 && depth > kNarrowDepth) {
+          narrow(count, columns, depth, rows, b, to, c_row, add);
+        } else {
+          in_parts(kDepth, count, columns, depth, rows, b, to, c_row, add);
+        }
       }
     }
   }
-#pragma GCC unroll 8
-  for (int i = 0; i < rows; i++) {
-#pragma GCC unroll 8
-    for (int j = 0; j < vectors; j++) {
-      T* to = c + i * c_row + j * width;
-      (add ? sum[i][j] + Vec::loadu(to) : sum[i][j]).store(to);
+
+ private:
+  void in_parts(
+      int64_t most,
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Left<E> a,
+      Right<E> b,
+      T* c,
+      int64_t c_row,
+      bool add) const {
+    for (int64_t p = 0; p < depth; p += most, add = true) {
+      const E* right = b.data + p / kGroup<E> * b.row;
+      tile(
+          m,
+          n,
+          std::min(most, depth - p),
+          {a.data + p, a.row},
+          {right, b.row, 0},
+          c,
+          c_row,
+          add);
     }
   }
-}
 
-template <int vectors, typename U, typename T>
-inline void panel(
-    int64_t m,
-    int64_t depth,
-    Left<U> a,
-    Right<U> b,
-    T* c,
-    int64_t c_row,
-    bool add) {
-  for (; m >= kTileRows; m -= kTileRows) {
-    tile<kTileRows, vectors>(depth, a, b, c, c_row, add);
-    a.data += kTileRows * a.row;
-    c += kTileRows * c_row;
+  // Short sums, which meet each other before they meet c.
+  void narrow(
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Left<E> a,
+      Right<E> b,
+      T* c,
+      int64_t c_row,
+      bool add) const {
+    std::array<T, kTileRows * kPanel> sums;
+    in_parts(kNarrowDepth, m, n, depth, a, b, sums.data(), kPanel, false);
+    for (int64_t i = 0; i < m; i++, c += c_row) {
+      for (int64_t j = 0; j < n; j++) {
+        c[j] = sums[i * kPanel + j] + (add ? c[j] : T(0));
+      }
+    }
   }
-  switch (m) {
-    case 5:
-      return tile<5, vectors>(depth, a, b, c, c_row, add);
-    case 4:
-      return tile<4, vectors>(depth, a, b, c, c_row, add);
-    case 3:
-      return tile<3, vectors>(depth, a, b, c, c_row, add);
-    case 2:
-      return tile<2, vectors>(depth, a, b, c, c_row, add);
-    case 1:
-      return tile<1, vectors>(depth, a, b, c, c_row, add);
-    default:
-      return;
-  }
-}
 
-// c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it; depth
-// counts units. Reads and writes padded(n) columns of b and c.
-template <typename U, typename T>
-inline void product(
-    int64_t m,
-    int64_t n,
-    int64_t depth,
-    Left<U> a,
-    Right<U> b,
-    T* c,
-    int64_t c_row,
-    bool add) {
-  for (; depth > kDepth; depth -= kDepth, add = true) {
-    product(m, n, kDepth, a, b, c, c_row, add);
-    a.data += kDepth * a.column;
-    b.data += kDepth * b.row;
+  void tile(
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Left<E> a,
+      Right<E> b,
+      T* c,
+      int64_t c_row,
+      bool add) const {
+    if constexpr (!std::is_same_v<E, double>) {
+      if (brgemm_) {
+        constexpr int64_t group = kGroup<E>;
+        return cpublas::brgemm(
+            m,
+            n,
+            depth,
+            a.row,
+            b.row / group,
+            c_row,
+            add,
+            a.data,
+            b.data,
+            c,
+            group == 2);
+      }
+    }
+    if constexpr (kGroup<E> == 1) {
+      constexpr int64_t width = Vectorized<T>::size();
+      int64_t j = 0;
+      for (; j + kVectors * width <= n; j += kVectors * width) {
+        columns<kVectors>(m, depth, a, b.data + j, b.row, c + j, c_row, add);
+      }
+      for (; j < n; j += width) {
+        columns<1>(m, depth, a, b.data + j, b.row, c + j, c_row, add);
+      }
+    }
   }
-  constexpr int64_t width = Vectorized<T>::size();
-  for (int64_t j = 0; j < n; j += kPanel<T>, b.data += b.panel) {
-    switch (std::min<int64_t>(kPanelVectors, padded<T>(n - j) / width)) {
-      case 1:
-        panel<1>(m, depth, a, b, c + j, c_row, add);
-        break;
-      case 2:
-        panel<2>(m, depth, a, b, c + j, c_row, add);
-        break;
-#if !defined(CPU_CAPABILITY_AVX2)
-      case 3:
-        panel<3>(m, depth, a, b, c + j, c_row, add);
-        break;
-      default:
-        panel<4>(m, depth, a, b, c + j, c_row, add);
+
+  // Six rows of these vectors of sums, one row of b and one broadcast element
+  // fill the registers of AVX2 and AVX-512.
+#if defined(CPU_CAPABILITY_AVX2)
+  static constexpr int kVectors = 2;
+#else
+  static constexpr int kVectors = 4;
 #endif
+
+  template <int vectors>
+  static void columns(
+      int64_t m,
+      int64_t depth,
+      Left<E> a,
+      const E* b,
+      int64_t b_row,
+      T* c,
+      int64_t c_row,
+      bool add) {
+    const auto sweep = [&](auto rows) {
+      for (; m >= rows; m -= rows, a.data += rows * a.row, c += rows * c_row) {
+        registers<rows, vectors>(depth, a, b, b_row, c, c_row, add);
+      }
+    };
+    sweep(std::integral_constant<int, 6>());
+    sweep(std::integral_constant<int, 2>());
+    sweep(std::integral_constant<int, 1>());
+  }
+
+  // The sum begins at zero and meets c last: two short sums err less than a
+  // long one.
+  template <int rows, int vectors>
+  static void registers(
+      int64_t depth,
+      Left<E> a,
+      const E* b,
+      int64_t b_row,
+      T* c,
+      int64_t c_row,
+      bool add) {
+    using Vec = Vectorized<T>;
+    constexpr int width = Vec::size();
+    Vec sum[rows][vectors];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; j++) {
+        sum[i][j] = Vec(T(0));
+      }
+    }
+#pragma GCC unroll 1
+    for (int64_t p = 0; p < depth; p++) {
+      Vec right[vectors];
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; j++) {
+        right[j] = Vec::loadu(b + p * b_row + j * width);
+      }
+#pragma GCC unroll 8
+      for (int i = 0; i < rows; i++) {
+        const Vec left(a.data[i * a.row + p]);
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) {
+          sum[i][j] = vec::fmadd(left, right[j], sum[i][j]);
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < vectors; j++) {
+        T* to = c + i * c_row + j * width;
+        (add ? sum[i][j] + Vec::loadu(to) : sum[i][j]).store(to);
+      }
     }
   }
-}
+
+  bool brgemm_ = false;
+};
 
 } // namespace CPU_CAPABILITY
 } // namespace at::native::attn_tile
