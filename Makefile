@@ -6,7 +6,7 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench setup clean
+.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz setup clean
 
 demo: setup
 	$(FORK) build
@@ -56,6 +56,15 @@ lint-types: setup
 
 lint-cpp: setup
 	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
+
+# Random cases in random contexts, a third of the time on each CPU capability; `make fuzz SECONDS=600 SEED=7`.
+SECONDS := 60
+SEED := 0
+fuzz: setup
+	for capability in default avx2 avx512; do \
+	  ATEN_CPU_CAPABILITY=$$capability OMP_WAIT_POLICY=passive $(FORK) run -- \
+	    python -m checks.fuzz --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) || exit 1; \
+	done
 
 # QUICK=1 takes under two minutes. ARGS chooses a part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'
 bench: setup

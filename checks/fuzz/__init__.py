@@ -1,0 +1,1 @@
+"""Differential fuzzing of torch.attn: random cases in random contexts, against wider numbers and eager mode."""

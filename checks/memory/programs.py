@@ -1,0 +1,172 @@
+"""`python -m checks.memory.programs NAME`: what runs with the guarding allocator; ends with 0 or says what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+SIZES = (
+    (1, 1, 1),
+    (2, 3, 5),
+    (7, 1, 2),
+    (16, 16, 16),
+    (33, 64, 17),
+    (65, 32, 64),
+    (130, 48, 80),
+    (257, 64, 64),
+    (9, 300, 400),
+)
+MASKS = tuple(m for m in itertools.product((False, True), repeat=3) if any(m))
+
+
+def inputs(n: int, d: int, e: int, dtype: torch.dtype) -> list[Tensor]:
+    """q, k, v, grad_output, grad_attn."""
+    generator = torch.Generator().manual_seed(n)
+    sizes = ((n, d), (n, d), (n, e), (n, e), (n, n))
+    return [torch.randn(size, generator=generator).mul_(0.3).to(dtype) for size in sizes]
+
+
+def backward(tensors: list[Tensor], attn: Tensor, mask: tuple[bool, ...] = (True, True, True)) -> tuple[Tensor, ...]:
+    q, k, v, grad_output, grad_attn = tensors
+    return tuple(torch.ops.aten._attn_backward(grad_output, grad_attn, q, k, v, attn, mask))
+
+
+def ends() -> None:
+    """Every size, dtype, mask and thread count; a touch beyond an end kills the process, NaN from beyond shows."""
+    for dtype, size, threads in itertools.product(DTYPES, SIZES, (1, 2, 5)):
+        torch.set_num_threads(threads)
+        tensors = inputs(*size, dtype)
+        output, attn = torch.attn(*tensors[:3])
+        results = [output, attn]
+        for mask in MASKS:
+            results += [g for g in backward(tensors, attn, mask) if g is not None]
+        if not all(torch.view_as_real(t).isfinite().all() if t.is_complex() else t.isfinite().all() for t in results):
+            raise SystemExit(f"NaN from memory that nobody wrote: {dtype}, size {size}, {threads} threads")
+
+
+def beyond() -> None:
+    """Reads one byte beyond the end of a tensor: the guard must end the process."""
+    t = torch.zeros(1024)
+    ctypes.string_at(t.data_ptr() + t.nbytes, 1)
+
+
+def failures(guard: ctypes.CDLL) -> None:
+    """Every allocation of forward and backward fails once; each failure is an error, and the next call is right."""
+    for dtype, size in itertools.product(DTYPES, ((65, 32, 64), (300, 64, 64), (9, 300, 400))):
+        tensors = inputs(*size, dtype)
+        attn = torch.attn(*tensors[:3])[1]
+        expected = (*torch.attn(*tensors[:3]), *backward(tensors, attn))
+
+        def run(tensors: list[Tensor] = tensors, attn: Tensor = attn) -> tuple[Tensor, ...]:
+            return (*torch.attn(*tensors[:3]), *backward(tensors, attn))
+
+        failed = 0
+        for nth in _until_none_fails(guard, run):
+            failed = nth
+            again = run()
+            if not all(torch.equal(a, b) for a, b in zip(again, expected, strict=True)):
+                raise SystemExit(f"wrong after allocation {nth} failed: {dtype}, size {size}")
+        if failed < 4:
+            raise SystemExit(f"only {failed} allocations were seen: {dtype}, size {size}")
+
+
+def _until_none_fails(guard: ctypes.CDLL, run: Callable[[], object]) -> Iterator[int]:
+    for nth in itertools.count(1):
+        guard.guard_fail(nth)
+        try:
+            run()
+        except RuntimeError as error:
+            if "allocate" not in str(error) and "memory" not in str(error):
+                raise
+        pending = guard.guard_pending()
+        guard.guard_fail(0)
+        if pending:
+            return
+        yield nth
+
+
+def peaks(guard: ctypes.CDLL) -> None:
+    """Bytes beside the inputs at the peak of a call, in units of attn: at most 1.1 forward and 0.25 backward."""
+    n = 2048
+    for dtype in DTYPES[:4]:
+        tensors = inputs(n, 64, 64, dtype)
+        whole = n * n * dtype.itemsize
+        shares = []
+        attn = torch.attn(*tensors[:3])[1]
+        for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
+            call()
+            before = guard.guard_live()
+            guard.guard_peak()
+            call()
+            shares.append((guard.guard_peak() - before) / whole)
+        print(f"{dtype}: forward {shares[0]:.2f} N^2, backward {shares[1]:.2f} N^2")
+        if shares[0] > 1.1 or shares[1] > 0.25:
+            raise SystemExit("more memory than 1.1 N^2 forward or 0.25 N^2 backward")
+
+
+def resident() -> int:
+    """Bytes of resident memory."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def calls(many: int) -> None:
+    """Memory after many calls of every path is that after a few: values, gradients, errors, hooks that raise."""
+
+    def raising(grad: Tensor) -> Tensor:
+        raise ValueError("a hook of the user's")
+
+    def hooked(q: Tensor, k: Tensor, v: Tensor) -> None:
+        q = q.detach().requires_grad_()
+        output, _ = torch.attn(q, k, v)
+        output.register_hook(raising)
+        with contextlib.suppress(ValueError):
+            output.sum().backward()
+
+    def refused(q: Tensor, k: Tensor, v: Tensor) -> None:
+        with contextlib.suppress(RuntimeError):
+            torch.attn(q, k[1:], v)
+
+    def differentiated(q: Tensor, k: Tensor, v: Tensor) -> None:
+        q = q.detach().requires_grad_()
+        torch.attn(q, k, v)[0].sum().backward()
+
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64):
+        q, k, v, *_ = inputs(8, 4, 4, dtype)
+        paths = [lambda q, k, v: torch.attn(q, k, v), refused]
+        paths += [] if dtype.is_complex else [differentiated, hooked]
+        for path in paths:
+            for _ in range(1000):
+                path(q, k, v)
+            before = resident()
+            for _ in range(many):
+                path(q, k, v)
+            if resident() - before > 2**21:
+                raise SystemExit(f"{resident() - before} bytes more after {many} calls: {dtype}, {path.__name__}")
+
+
+def main() -> None:
+    name = sys.argv[1]
+    torch.manual_seed(0)
+    if name in ("ends", "beyond"):
+        {"ends": ends, "beyond": beyond}[name]()
+    elif name == "calls":
+        calls(int(sys.argv[2]))
+    else:
+        guard = ctypes.CDLL(None)
+        for function in (guard.guard_live, guard.guard_peak, guard.guard_pending):
+            function.restype = ctypes.c_size_t
+        guard.guard_fail.argtypes = [ctypes.c_size_t]
+        {"failures": failures, "peaks": peaks}[name](guard)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""torch.attn from many threads and processes at once, and inside of other parallel loops; each with a time limit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 240
+"""Seconds, many times what a program takes: one that still runs then waits for itself."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Path:
+    series = Series.load(ROOT)
+    return build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+
+
+def run(site: Path, *words: str | Path) -> None:
+    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["threads", "forks", "workers"])
+def test_at_once(site: Path, name: str) -> None:
+    run(site, sys.executable, "-m", "checks.concurrent", name)
+
+
+def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
+    lines = (
+        "cmake_minimum_required(VERSION 3.18)",
+        "project(nested CXX)",
+        "find_package(Torch REQUIRED)",
+        f"add_executable(nested {ROOT / 'checks/concurrent.cpp'})",
+        "target_link_libraries(nested ${TORCH_LIBRARIES})",
+        "target_compile_options(nested PRIVATE -fopenmp)",
+        "set_property(TARGET nested PROPERTY CXX_STANDARD 20)",
+    )
+    (tmp_path / "CMakeLists.txt").write_text("\n".join(lines) + "\n")
+    prefix, compiler = site / "torch/share/cmake", shutil.which("c++") or "g++"
+    configure = ("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(site, *configure, f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release")
+    run(site, "cmake", "--build", tmp_path / "build")
+    run(site, tmp_path / "build/nested")

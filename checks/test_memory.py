@@ -1,0 +1,61 @@
+"""The memory of torch.attn, seen by an allocator that guards the end of every tensor, counts bytes, and can fail."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[1]
+pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it")
+
+
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which the last PR's fork runs with the guarding allocator."""
+    library = tmp_path_factory.mktemp("guard") / "libguard.so"
+    source = ROOT / "checks/memory/guard.c"
+    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", library], check=True)
+    series = Series.load(ROOT)
+    site = build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    return environment(site, Path(sys.executable)) | {"LD_PRELOAD": str(library), "OMP_WAIT_POLICY": "passive"}
+
+
+def run(variables: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "checks.memory.programs", *words]
+    return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_guard_sees_a_byte_beyond_an_end(variables: dict[str, str]) -> None:
+    assert run(variables, "beyond").returncode == -signal.SIGSEGV
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "native"])
+def test_nothing_beyond_an_end_is_touched(variables: dict[str, str], capability: str) -> None:
+    chosen = {} if capability == "native" else {"ATEN_CPU_CAPABILITY": capability}
+    done = run(variables | chosen, "ends")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_failed_allocation_is_an_error_and_loses_nothing(variables: dict[str, str]) -> None:
+    done = run(variables, "failures")
+    assert done.returncode == 0, done.stderr
+
+
+def test_peaks(variables: dict[str, str]) -> None:
+    done = run(variables, "peaks")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_memory_is_flat_over_many_calls(variables: dict[str, str]) -> None:
+    plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
+    done = run(plain, "calls", "100000")
+    assert done.returncode == 0, done.stderr
