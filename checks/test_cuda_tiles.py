@@ -199,8 +199,10 @@ def test_one_row(tiles: Tiles, arithmetic: str) -> None:
         exact, magnitudes = case.exact(), case.magnitudes()
         epsilon = torch.finfo(case.dtype).eps * (2**13 if case.tf32 else 1)
         for name, result in results.items():
+            # Where attn is near 1, its rounding is a large part of 1 - attn^2.
+            slope = 1 - exact["attn"] ** 2 if name in ("grad_q", "grad_k") else 1
             error = abs(RULE.extended(result) - exact[name])
-            assert (error <= epsilon * (4 * magnitudes[name] + 8 * abs(exact[name]))).all(), name
+            assert (error <= epsilon * (4 * magnitudes[name] / slope + 8 * abs(exact[name]))).all(), name
 
 
 @pytest.mark.parametrize("n", [17, 63, 64, 65, 127])
