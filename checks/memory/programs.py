@@ -95,7 +95,7 @@ def _until_none_fails(guard: ctypes.CDLL, run: Callable[[], object]) -> Iterator
 
 def peaks(guard: ctypes.CDLL) -> None:
     """Bytes beside the inputs at the peak of a call, in units of attn: at most 1.1 forward and 0.25 backward."""
-    n = 2048
+    n = 4096
     for dtype in DTYPES[:4]:
         tensors = inputs(n, 64, 64, dtype)
         whole = n * n * dtype.itemsize
