@@ -485,9 +485,8 @@ void add_tile(
 }
 
 // scores (rows of kColumns) <- grad_attn (rows of kPanel) * (1 - attn^2), for a
-// tile; zeros
-// beyond its columns, where an infinite row times the zeros there is not a
-// number
+// tile. Zeros beyond its columns: an infinite row times what is padded with
+// zeros there would be NaN.
 template <typename scalar_t, typename E>
 void grad_scores_tile(
     const SumOf<E>* grad_attn,
