@@ -57,8 +57,8 @@ def test_the_suites_name_rows_of_the_map() -> None:
     assert set(ROWS.values()) <= {row.row for row in map.rows()}
 
 
-@pytest.mark.parametrize("text", sorted(ROOT.glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 def test_text_wraps_at_120(text: Path) -> None:
-    """Tables and blocks of code do not wrap."""
+    """Tables, blocks of code and links do not wrap."""
     prose = re.sub(r"^```.*?^```$", "", text.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert not [line for line in prose.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert not [line for line in prose.splitlines() if len(re.sub(r"\]\(.*?\)", "", line)) > 120 and line[:1] != "|"]
