@@ -215,9 +215,9 @@ def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
     name, title, paths = entry["name"], entry["title"], entry["introduces"]
     for word in (name, title):
         if not isinstance(word, str):
-            raise ValueError(f"{word!r} is no text: put it in quotes")
+            raise ValueError(f"{word!r} is not a text: put it in quotes")
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise ValueError(f"introduces of PR {name} is no list of paths")
+        raise ValueError(f"introduces of PR {name} is not a list of paths")
     for path in map(PurePosixPath, paths):
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{path} of PR {name} leads out of the stack: write it from PyTorch's top")
@@ -231,5 +231,5 @@ def _places(spots: str | list[str]) -> tuple[Place, ...]:
 def _place(text: str) -> Place:
     relation, _, target = text.partition(" ")
     if relation not in RELATIONS or bool(target) != (relation != "last"):
-        raise ValueError(f"{text!r} is no place: write after X, before X, replaces X or last")
+        raise ValueError(f"{text!r} is not a place: write after X, before X, replaces X or last")
     return Place(relation, target)

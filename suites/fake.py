@@ -36,7 +36,7 @@ TRIVIAL = (
 def needs_data(op: OpInfo, error: Exception) -> bool:
     """Whether tracing stopped at the entry's own operator, whose tags say that its result depends on the data.
 
-    An operator that merely calls such a one inside (`item()`) is no such case: it cannot be traced.
+    An operator that merely calls such a one inside (`item()`) is not such a case: it cannot be traced.
     """
     func = getattr(error, "func", None)
     if not isinstance(func, torch._ops.OpOverload) or not any(tag in func.tags for tag in DATA_TAGS):

@@ -46,7 +46,7 @@ def run_upstream(source: Path, arguments: Sequence[str]) -> int:
     for name in files:
         print(f"== {name}", flush=True)
         # As PyTorch's run_test.py: from the test folder, which files in its sub-folders import from too. The checkout's
-        # root, whose torch/ is no built package, stays off the path.
+        # root, whose torch/ is not a built package, stays off the path.
         path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
         command = [sys.executable, name, *arguments]
         code = subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": path}).returncode

@@ -384,7 +384,7 @@ class TestGradients(TestCase):
         )
 
     def test_a_hook_on_attn_sees_only_its_direct_gradient(self):
-        """Not what reaches it through output, which is no function of it in the graph."""
+        """Not what reaches it through output, which is not a function of it in the graph."""
         output, attn = torch.attn(*make_inputs())
         seen = []
         attn.register_hook(seen.append)

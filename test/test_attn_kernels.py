@@ -136,7 +136,7 @@ def broken_rule(name, dtype, draws):
         strict=True,
     ):
         allowed = max(factor * plain, unit)
-        # An error that is no number is broken too.
+        # An error that is not a number is broken too.
         if not got <= allowed:
             return (
                 f"{name} {dtype}: the {what} error is {got:.3g}; allowed is {allowed:.3g}, "

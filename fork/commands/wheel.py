@@ -54,7 +54,7 @@ def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
     metadata = (info / "METADATA").read_text()
     (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
     if out.exists() and not out.is_dir():
-        raise ForkError(f"{out} is no folder: give another by --out")
+        raise ForkError(f"{out} is not a folder: give another by --out")
     out.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a wheel that is there is whole.
     with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:

@@ -116,7 +116,7 @@ def _statements(text: str) -> list[str]:
 
 
 def _decompositions(text: str) -> list[str]:
-    """Functions that are decompositions; a name that stands there more than once, as anything, is no anchor."""
+    """Functions that are decompositions; a name that stands there more than once, as anything, is not an anchor."""
     body = list(statements(_source(text).tree.body))
     every = [name_of(node) for node in body]
     decorated = [

@@ -191,7 +191,7 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
             raise ForkError(f"{operator.name}: the argument {name} has a name that means something else: rename it")
     if not operator.arguments or operator.arguments[0].kind != "tensor" or operator.arguments[0].keyword_only:
         raise ForkError(
-            f"{operator.name}: its first argument is no Tensor: the samples of an OpInfo begin with a tensor, so "
+            f"{operator.name}: its first argument is not a Tensor: the samples of an OpInfo begin with a tensor, so "
             f"write it first, as in {EXAMPLE!r}"
         )
     for argument in operator.arguments:

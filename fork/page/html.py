@@ -128,7 +128,7 @@ def _file(pr: Content, change: Change, links: Mapping[str, str]) -> File:
 
 
 def _document(id: str, change: Change, links: Mapping[str, str]) -> Text | None:
-    """A document as it reads after the PR; a piece of one is no text to read."""
+    """A document as it reads after the PR; a piece of one is not a text to read."""
     if not change.whole or not change.after:
         return None
     render = {".md": markdown.render, ".rst": rst.render}.get(PurePosixPath(change.path).suffix)

@@ -25,7 +25,7 @@ QUIET_GIT = {
 
 
 def anchor(formerly: str | None = None, **places: str | tuple[str, ...]) -> Anchor:
-    """`anchor(file="after x")`; a name that is no identifier goes in by `**{"a b": "last"}`."""
+    """`anchor(file="after x")`; a name that is not an identifier goes in by `**{"a b": "last"}`."""
     spots = {
         container: tuple(map(place, [words] if isinstance(words, str) else words))
         for container, words in places.items()

@@ -382,11 +382,11 @@ def test_an_export_does_not_depend_on_gits_configuration(stage: tuple[Path, Path
 
 
 def test_a_fragment_that_goes_nowhere_is_named(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    """A list of the base that is no list any more, lines in a list without an anchor, entries that are none."""
+    """A list of the base that is not a list any more, lines in a list without an anchor, entries that are none."""
     root, tree = stage
     for path, text, message in (
-        ("torch/overrides.py", "names = build()\n", "container 'names' is no list"),
-        ("torch/overrides.py", "names = ['one'] + more\n", "container 'names' is no list"),
+        ("torch/overrides.py", "names = build()\n", "container 'names' is not a list"),
+        ("torch/overrides.py", "names = ['one'] + more\n", "container 'names' is not a list"),
     ):
         write(tree, {path: text})
         git(tree, "commit", "-qam", "changed")

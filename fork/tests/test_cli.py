@@ -98,8 +98,8 @@ def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
 @mark.parametrize(
     "old,new,sentence",
     [
-        ("name: plain", "name: 2024", "2024 is no text"),
-        ("      - torch/overrides.py", "      torch/overrides.py", "introduces of PR fast is no list of paths"),
+        ("name: plain", "name: 2024", "2024 is not a text"),
+        ("      - torch/overrides.py", "      torch/overrides.py", "introduces of PR fast is not a list of paths"),
         ("      - torch/overrides.py", "      - /etc/hostname", "/etc/hostname of PR fast leads out of the stack"),
         ("      - torch/overrides.py", "      - a/../../b", "a/../../b of PR fast leads out of the stack"),
         (SERIES[: SERIES.index("anchors:")], "prs: []\n", "prs is empty"),

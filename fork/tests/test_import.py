@@ -322,7 +322,7 @@ def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsy
 
 
 def test_check_of_a_branch(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    """Pieces that are no statements, and messages without sections, are sound."""
+    """Pieces that are not statements, and messages without sections, are sound."""
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
     words = ("--root", tmp_path / "root", "--checkout", tree)
     assert fork(*words, "check", "--static") == 1

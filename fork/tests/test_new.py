@@ -106,7 +106,7 @@ REFUSED = {
     "f(Tensor a, Tensor b=3) -> Tensor": "3 is not a value of b, which is Tensor",
     "f(Tensor a, Tensor a) -> Tensor": "the argument a twice",
     "f(Tensor a, Tensor grad) -> Tensor": "the argument grad has a name that means something else",
-    "f(int n, Tensor a) -> Tensor": "its first argument is no Tensor",
+    "f(int n, Tensor a) -> Tensor": "its first argument is not a Tensor",
     "f(Tensor a, int b=1, int c) -> Tensor": "c has no default, and b before it has one",
     "f(Tensor a, int b=1, *, int c) -> Tensor": "c has no default, and b before it has one",
     "f(Tensor a, ScalarType dtype) -> Tensor": "no sample value is known for dtype of type ScalarType",

@@ -97,6 +97,6 @@ def test_a_series_that_is_none(tmp_path: Path) -> None:
         """\
 no stack in ROOT: ROOT/stack/series.yaml does not exist
 ROOT/stack/series.yaml is not a series: PR a has no `title`: write it
-ROOT/stack/series.yaml is not a series: 'beside x' is no place: write after X, before X, replaces X or last
-ROOT/stack/series.yaml is not a series: 'after' is no place: write after X, before X, replaces X or last""",
+ROOT/stack/series.yaml is not a series: 'beside x' is not a place: write after X, before X, replaces X or last
+ROOT/stack/series.yaml is not a series: 'after' is not a place: write after X, before X, replaces X or last""",
     )

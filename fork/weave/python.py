@@ -76,7 +76,7 @@ def _scope(
         elif assigned(node) and name in {assigned(twin) for twin in theirs}:
             # The fragment's own stand-in for a variable of the base, unless entries were to go into it.
             if edit.has(scope + name):
-                edit.problem(f"container {scope + name!r} is no list, set, tuple or dict in the base")
+                edit.problem(f"container {scope + name!r} is not a list, set, tuple or dict in the base")
             continue
         else:
             own = scope + name
