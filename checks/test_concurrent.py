@@ -43,6 +43,7 @@ def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
         f"add_executable(nested {ROOT / 'checks/concurrent.cpp'})",
         "target_link_libraries(nested ${TORCH_LIBRARIES})",
         "target_compile_options(nested PRIVATE -fopenmp)",
+        "target_link_options(nested PRIVATE -fopenmp)",
         "set_property(TARGET nested PROPERTY CXX_STANDARD 20)",
     )
     (tmp_path / "CMakeLists.txt").write_text("\n".join(lines) + "\n")
