@@ -249,6 +249,10 @@ class Product {
       T* c,
       int64_t c_row,
       bool add) const {
+    // A product without terms is zero.
+    for (int64_t i = 0; i < m && depth == 0 && !add; i++) {
+      std::fill_n(c + i * c_row, padded<T>(n), T(0));
+    }
     for (int64_t j = 0; j < n; j += kPanel, b.data += b.panel) {
       const int64_t columns = padded<T>(std::min(kPanel, n - j));
       for (int64_t i = 0; i < m; i += kTileRows) {
