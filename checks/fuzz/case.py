@@ -127,7 +127,7 @@ def _sizes() -> st.SearchStrategy[tuple[int, int, int]]:
 
 def cases(contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchStrategy[Case]:
     """Cases for hypothesis, which shrinks one that fails towards the first entry of each list."""
-    five = lambda names: st.tuples(*[st.sampled_from(names)] * 5)  # noqa: E731
+    layouts, values = (st.tuples(*[st.sampled_from(names)] * 5) for names in (LAYOUTS, VALUES))
     flags = st.tuples(st.booleans(), st.booleans(), st.booleans()).filter(any)
     plain_values = st.just(("normal",) * 5)
     return st.builds(
@@ -136,8 +136,8 @@ def cases(contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchStrategy[Case]:
         dtype=st.sampled_from(DTYPES),
         context=st.sampled_from(list(contexts)),
         kind=st.sampled_from(KINDS),
-        layouts=st.one_of(st.just(("contiguous",) * 5), five(LAYOUTS)),
-        values=st.one_of(plain_values, plain_values, five(VALUES)),
+        layouts=st.one_of(st.just(("contiguous",) * 5), layouts),
+        values=st.one_of(plain_values, plain_values, values),
         wanted=st.one_of(st.just((True, True, True)), flags),
         incoming=st.sampled_from(((True, False), (False, True), (True, True))),
         same=st.sampled_from(("", "", "qk", "kv", "qkv")),
