@@ -28,6 +28,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import make_tensor
 from torch.testing._internal import composite_compliance
+from torch.testing._internal.common_device_type import (
+    dtypes,
+    instantiate_device_type_tests,
+)
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -79,6 +83,11 @@ def composition_backward(grad_output, grad_attn, q, k, v, attn, mask):
         X.mT @ q.conj() if mask[1] and X is not None else None,
         attn.mH @ grad_output if mask[2] and grad_output is not None else None,
     )
+
+
+def decomposed(operator) -> Callable:
+    """The function that the operator is decomposed into."""
+    return torch._decomp.decomposition_table[operator.default]
 
 
 def precise(dtype: torch.dtype) -> torch.dtype:
@@ -231,7 +240,8 @@ class TestGradients(TestCase):
 
     @in_all_dtypes
     def test_every_dtype(self, dtype):
-        agrees(make_inputs(17, 5, 9, dtype=dtype))
+        for n in 17, 70:  # one block of rows, and more than one
+            agrees(make_inputs(n, 5, 9, dtype=dtype))
 
     @parametrize("layout", LAYOUTS, name_fn=lambda name: name.replace(" ", "_"))
     def test_every_layout(self, layout):
@@ -494,21 +504,16 @@ class TestErrors(TestCase):
 
             return vmap(function)(*[torch.stack([tensors[x]] * 2) for x in names])
 
-        def decomposed(tensors):
+        def in_parts(tensors):
             if "attn" in tensors:
-                args = *tensors.values(), [True] * 3
-                return torch._decomp.decomposition_table[aten._attn_backward.default](
-                    *args
-                )
-            return torch._decomp.decomposition_table[aten.attn.default](
-                *tensors.values()
-            )
+                return decomposed(aten._attn_backward)(*tensors.values(), [True] * 3)
+            return decomposed(aten.attn)(*tensors.values())
 
         ways = {
             "meta": on_meta,
             "fake": on_fake,
             "vmap": in_vmap,
-            "decomposition": decomposed,
+            "decomposition": in_parts,
         }
         for broken, tensors in bad_calls():
             operator = "_attn_backward" if "attn" in tensors else "attn"
@@ -587,7 +592,8 @@ def in_mode(mode: Callable[[], object]) -> Callable:
 def in_autocast(order, function, values):
     """The forward outside, where autocast would cast the inputs; whatever differentiates it inside."""
     inputs = [x.clone().requires_grad_() for x in values]
-    return order(function, inputs, lambda: torch.autocast("cpu", torch.bfloat16))
+    device = inputs[0].device.type
+    return order(function, inputs, lambda: torch.autocast(device, torch.bfloat16))
 
 
 def in_two_tensors(order, function, values):
@@ -672,14 +678,19 @@ class TestContexts(TestCase):
                 dtype=dtype,
                 requires_grad=False,
             )
+            batch = [torch.stack([x, x]) for x in tensors]
+            of_batch = vmap(lambda *tensors: aten._attn_backward(*tensors, [True] * 3))
             expected = aten._attn_backward(*tensors, [True] * 3)
+            expected_of_batch = of_batch(*batch)
             with torch.autocast("cpu", torch.bfloat16):
                 result = aten._attn_backward(*tensors, [True] * 3)
+                result_of_batch = of_batch(*batch)
                 with FakeTensorMode() as mode:
                     fake = aten._attn_backward(
                         *[mode.from_tensor(x) for x in tensors], [True] * 3
                     )
             self.assertEqual(result, expected, rtol=0, atol=0)
+            self.assertEqual(result_of_batch, expected_of_batch, rtol=0, atol=0)
             self.assertEqual([x.dtype for x in fake], [dtype] * 3)
 
     @parametrize("dtype", [torch.complex64, torch.complex128])
@@ -698,9 +709,56 @@ class TestContexts(TestCase):
                 inputs = [x.clone().requires_grad_() for x in values]
                 grads = torch.autograd.grad(tuple(function(*inputs)), inputs, given)
                 found.append([torch.view_as_real(x) for x in grads])
-            self.assertEqual(*found, equal_nan=True)
+            attn = composition(*values)[1]
+            grads = decomposed(aten._attn_backward)(*given, *values, attn, [True] * 3)
+            found.append([torch.view_as_real(x) for x in grads])
+            for ours in found[0], found[2]:
+                self.assertEqual(ours, found[1], equal_nan=True)
             infinities += sum(x.isinf().sum().item() for x in found[1])
         self.assertGreater(infinities, 0)
+
+
+class TestContextsOfDevices(TestCase):
+    """The same on every device, each of which has kernels of its own."""
+
+    @dtypes(torch.complex64, torch.complex128)
+    @parametrize("context", MODES, name_fn=lambda name: name.replace(" ", "_"))
+    def test_complex_derivatives_in_modes(self, device, context, dtype):
+        for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 30, 40))):
+            inputs = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+            values = [x.to(device) for x in inputs]
+            expected = in_mode(contextlib.nullcontext)(order, torch.attn, values)
+            result = CONTEXTS[context](order, torch.attn, values)
+            self.assertEqual(result, expected, rtol=0, atol=0)
+
+    @dtypes(*ALL)
+    def test_derivatives_under_autocast(self, device, dtype):
+        for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 300, 400))):
+            inputs = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+            values = [x.to(device) for x in inputs]
+            expected = in_mode(contextlib.nullcontext)(order, torch.attn, values)
+            result = in_autocast(order, torch.attn, values)
+            self.assertEqual(result, expected, rtol=0, atol=0)
+
+
+class TestGenericKernels(TestCase):
+    """Backends without kernels of their own run these; XLA, which is not in this PyTorch, stands for them."""
+
+    @in_precise_dtypes
+    def test_they_agree_with_the_cpu_ones(self, dtype):
+        backend = torch._C.DispatchKeySet(torch._C.DispatchKey.XLA)
+        q, k, v = make_inputs(9, 3, 2, dtype=dtype, requires_grad=False)
+        gradients = make((9, 2), (9, 9), dtype=dtype, requires_grad=False)
+        attn = torch.attn(q, k, v).attn
+        self.assertEqual(
+            aten.attn.default.redispatch(backend, q, k, v), tuple(torch.attn(q, k, v))
+        )
+        for defined, mask in itertools.product(subsets(2), subsets(3)):
+            args = [*keep(gradients, defined), q, k, v, attn, mask]
+            self.assertEqual(
+                aten._attn_backward.default.redispatch(backend, *args),
+                aten._attn_backward(*args),
+            )
 
 
 class TestTransforms(TestCase):
@@ -1136,13 +1194,15 @@ class TestTracing(TestCase):
             self.assertEqual(traced(*inputs), function(*inputs))
 
     def test_decomposition_has_the_same_undefined_gradients(self):
-        table = torch._decomp.decomposition_table
         q, k, v = make_inputs(dtype=torch.complex128, requires_grad=False)
         attn = composition(q, k, v)[1]
         gradients = make((4, 3), (4, 4), dtype=torch.complex128, requires_grad=False)
         for defined, mask in itertools.product(subsets(2), subsets(3)):
-            args = [*keep(gradients, defined), q, k, v, attn, mask]
-            ours = table[aten._attn_backward.default](*args)
+            # Only what a wanted gradient needs is there.
+            scores = any(defined), any(defined), defined[0] and any(mask[:2])
+            needed = mask[1] and scores[0], mask[0] and scores[1], scores[2]
+            args = [*keep(gradients, defined), *keep((q, k, v), needed), attn, mask]
+            ours = decomposed(aten._attn_backward)(*args)
             theirs = aten._attn_backward(*args)
             self.assertEqual([x is None for x in ours], [x is None for x in theirs])
             self.assertEqual(
@@ -1610,6 +1670,10 @@ def print_parity() -> None:
 instantiate_parametrized_tests(TestGradients)
 instantiate_parametrized_tests(TestErrors)
 instantiate_parametrized_tests(TestContexts)
+instantiate_device_type_tests(
+    TestContextsOfDevices, globals(), only_for=("cpu", "cuda")
+)
+instantiate_parametrized_tests(TestGenericKernels)
 instantiate_parametrized_tests(TestTransforms)
 instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)

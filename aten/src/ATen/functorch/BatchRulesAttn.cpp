@@ -1,6 +1,7 @@
 // attn and its backward under vmap: each of their products becomes one batched
 // product, whichever inputs are batched.
 #include <ATen/functorch/BatchRulesHelper.h>
+#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
 #include <ATen/native/attn.h>
 
@@ -22,6 +23,30 @@ Tensor batched(const std::optional<Tensor>& t, Bdim bdim) {
 Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
   return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
 }
+
+// Excludes autocast from what a batch rule calls. A guard of dispatch keys does
+// not: functorch gives each of these calls the keys from before the rule, so
+// they are changed there.
+class WithoutAutocast {
+ public:
+  WithoutAutocast() : layers_(getDynamicLayerStack()) {
+    auto layers = layers_;
+    auto& interpreter = layers.back().interpreter();
+    auto keys = interpreter.getSavedLocalDispatchKeySet();
+    keys.excluded_ = keys.excluded_ | c10::autocast_dispatch_keyset;
+    interpreter.clearSavedLocalDispatchKeySet();
+    interpreter.saveLocalDispatchKeySet(keys);
+    setDynamicLayerStack(layers);
+  }
+  ~WithoutAutocast() {
+    setDynamicLayerStack(layers_);
+  }
+  WithoutAutocast(const WithoutAutocast&) = delete;
+  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
+
+ private:
+  std::vector<DynamicLayer> layers_;
+};
 
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
     const Tensor& q,
@@ -69,6 +94,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
       batched(v, v_bdim),
       batched(attn, attn_bdim),
       output_mask);
+  const WithoutAutocast guard;
   auto [grad_q, grad_k, grad_v] = native::attn_backward_composed(
       front(grad_output, grad_output_bdim),
       front(grad_attn, grad_attn_bdim),
