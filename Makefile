@@ -6,7 +6,7 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz setup clean
+.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
 
 demo: setup
 	$(FORK) build
@@ -65,6 +65,14 @@ fuzz: setup
 	  ATEN_CPU_CAPABILITY=$$capability OMP_WAIT_POLICY=passive $(FORK) run -- \
 	    python -m checks.fuzz --seconds $$(( $(SECONDS) / 3 )) --seed $(SEED) || exit 1; \
 	done
+
+# Small mutations of the stack, each of which must fail a test that it names; `make mutants ARGS=attn.cpp` tries some.
+mutants: setup
+	$(VENV)/bin/python -m checks.mutants $(ARGS)
+
+# The tests of memory and threads on forks with GCC's sanitizers, which must also find a planted overflow and race.
+sanitize: setup
+	$(VENV)/bin/python -m pytest -q checks/sanitize.py
 
 # QUICK=1 takes under two minutes. ARGS chooses a part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'
 bench: setup

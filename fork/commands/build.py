@@ -18,6 +18,7 @@ PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
+    options.add_sanitize(parser)
     parser.add_argument(
         "--install",
         action="store_true",
@@ -28,11 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.install and args.torch:
         raise ForkError("--install is for a fork of this environment's own torch: leave out --torch")
+    if args.install and args.sanitize is not None:
+        raise ForkError("--install is for a fork without sanitizers: use `fork run --sanitize` instead")
     fork = options.chosen(args)
     build(fork)
     own = fork.series.root == PROJECT and fork.build == PROJECT / "build" and not args.torch
-    if own or args.install:
+    if args.install or (own and not fork.sanitize):
         print(install(fork), flush=True)
+    elif fork.sanitize:
+        print("use      `fork run` with the same options runs it; no other fork has changed")
     else:
         print("use      `fork run` with the same options runs it; `--install` makes it this environment's torch")
     return 0

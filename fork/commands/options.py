@@ -7,7 +7,9 @@ from pathlib import Path
 
 from fork.commands.import_ import cached
 from fork.engine import base as bases
+from fork.engine import sanitizers
 from fork.engine.pipeline import Fork
+from fork.errors import ForkError
 from fork.series import Series
 
 # What the tool itself needs, whatever stack --root names.
@@ -22,6 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
 
 
+def add_sanitize(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that builds a fork for finding faults, beside the plain one."""
+    parser.add_argument(
+        "--sanitize", metavar="NAMES", help="instrument the stack's code: address,undefined or thread (GCC)"
+    )
+
+
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
     checkout = getattr(args, "checkout", None)
@@ -30,8 +39,13 @@ def stack(args: argparse.Namespace) -> Series:
 
 def chosen(args: argparse.Namespace) -> Fork:
     """The fork that the options name."""
+    words = getattr(args, "sanitize", None)
+    sanitize = sanitizers.named(words) if words is not None else ()
+    if sanitize and args.cuda == "on":
+        raise ForkError("--sanitize is for the CPU: leave out --cuda on")
+    cuda = "off" if sanitize else args.cuda
     series = stack(args)
     folder: Path = (args.build or series.root / "build").absolute()
     pr = series.find(args.pr) if args.pr else series.prs[-1]
     base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
-    return Fork(series, pr, base, args.cuda, folder)
+    return Fork(series, pr, base, cuda, folder, sanitize)

@@ -18,6 +18,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
+    options.add_sanitize(parser)
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments")
 
 
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     sys.stdout.flush()
     try:
         # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-        os.execve(program, words, environment(site.resolve(), folder / "python"))
+        os.execve(program, words, environment(site.resolve(), folder / "python", fork.sanitize))
     except OSError as error:
         print(f"fork: {program} cannot be executed: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE

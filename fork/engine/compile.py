@@ -8,12 +8,12 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork import process
-from fork.engine import toolchain
+from fork.engine import sanitizers, toolchain
 from fork.engine.base import Base
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError
@@ -40,6 +40,7 @@ class Job:
     headers: Path
     work: Path
     toolkit: Toolkit | None
+    sanitize: Sequence[str] = ()
     probe: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -92,9 +93,12 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         ],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
+        "FORK_SANITIZERS": sanitizers.flags(job.sanitize),
         "FORK_KERNELS": kernels,
         "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in _glue(job)],
-        "FORK_SOURCES": [*(file for file in cpp.values() if file not in kernels), *generated["alone"]],
+        "FORK_SOURCES": [file for file in cpp.values() if file not in kernels],
+        "FORK_GENERATED": generated["alone"],
+        "FORK_PARALLEL": [HERE / "glue/thread_sanitizer.cpp"] if "thread" in job.sanitize else [],
         "FORK_UNIT_AUTOGRAD": generated["autograd"],
         "FORK_UNIT_REGISTRATION": generated["registration"],
         "FORK_PYTHON_SOURCES": [*generated["python"], HERE / "glue/python_symbols.cpp"],

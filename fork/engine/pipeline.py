@@ -7,13 +7,14 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from fork import process
-from fork.engine import toolchain, tree
+from fork.engine import sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
@@ -32,13 +33,17 @@ LIBRARIES = ("aten/", "c10/", "torch/")
 
 @dataclass(frozen=True)
 class Fork:
-    """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from."""
+    """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from.
+
+    `sanitize` names the sanitizers that it is built with.
+    """
 
     series: Series
     pr: PullRequest
     base: Base
     cuda: str
     build: Path
+    sanitize: tuple[str, ...] = ()
 
     @property
     def home(self) -> Path:
@@ -46,6 +51,7 @@ class Fork:
         if not self.base.site.is_relative_to(PROJECT / ".venv"):
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
+        suffix += "".join(f"-{name}" for name in self.sanitize)
         return self.build / "forks" / f"{self.series.build_name(self.pr)}-{self.base.version}{suffix}"
 
     @property
@@ -64,6 +70,7 @@ class Fork:
                     self.base.python,
                     self.base.site,
                     self.cuda,
+                    self.sanitize,
                     str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else "",
                     os.environ.get("CXX"),
                     os.environ.get("TORCH_CUDA_ARCH_LIST"),
@@ -144,7 +151,8 @@ def _make(fork: Fork, stage: Path) -> None:
 
     headers = fork.home / "work/headers"
     sources = {p: file for p, file in state.items() if p.startswith(LIBRARIES) and p.endswith((".cpp", ".cu", ".h"))}
-    job = Job(fork.base, sources, generated, headers, fork.home / "work/cmake", toolkit, _probe(fork.base))
+    work = fork.home / "work/cmake"
+    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base))
     libraries = compile_fork(job)
     clock.step(
         "compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones"
@@ -200,11 +208,12 @@ def _probe(base: Base) -> dict[str, object]:
     return probe
 
 
-def environment(fork_site: Path, python: Path) -> dict[str, str]:
-    """The environment in which `python` and all its children import that fork."""
+def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> dict[str, str]:
+    """The environment in which `python` and all its children import that fork, built with these sanitizers."""
     path = os.pathsep.join(filter(None, [str(fork_site), os.environ.get("PYTHONPATH", "")]))
     search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    return os.environ | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
+    found = os.environ | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
+    return found | (sanitizers.variables(sanitize, toolchain.cxx()) if sanitize else {})
 
 
 def python_folder(home: Path, python: Path) -> Path:
@@ -224,7 +233,8 @@ def _try_out(fork: Fork, stage: Path) -> None:
     """Imports the new fork before it replaces the last good one."""
     code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
     failed = "the new fork does not import, so the last good one stays"
-    process.run([fork.base.python, "-c", code], failed, env=environment(stage, fork.base.python), cwd="/")
+    variables = environment(stage, fork.base.python, fork.sanitize)
+    process.run([fork.base.python, "-c", code], failed, env=variables, cwd="/")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

@@ -98,8 +98,8 @@ def _architectures(base: Base) -> tuple[str, ...]:
     return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")
 
 
-def check_tools(base: Base) -> Path:
-    """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
+def cxx() -> Path:
+    """The C++ compiler: CXX, or the system's."""
     wished = os.environ.get("CXX")
     compiler = shutil.which(wished) if wished else shutil.which("c++") or shutil.which("g++")
     if compiler is None and wished and " " in wished:
@@ -112,6 +112,12 @@ def check_tools(base: Base) -> Path:
         raise ForkError(f"the compiler {wished}, which CXX names, was not found: install it or set CXX to another")
     if compiler is None:
         raise ForkError("no C++ compiler was found: install g++ 11 or later (Debian: `apt-get install g++`) or set CXX")
+    return Path(compiler)
+
+
+def check_tools(base: Base) -> Path:
+    """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
+    compiler = cxx()
     code = "import sysconfig; print(sysconfig.get_path('include'))"
     headers = process.run([base.python, "-c", code], f"{base.python} does not run").strip()
     if not (Path(headers) / "Python.h").is_file():
@@ -122,7 +128,7 @@ def check_tools(base: Base) -> Path:
         which(tool)
     if platform.system() != "Linux":
         raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
-    return Path(compiler)
+    return compiler
 
 
 def which(tool: str) -> str:

@@ -1,0 +1,106 @@
+"""The stack's code under GCC's sanitizers: its tests are clean, and a planted overflow and a planted race are found.
+
+`make sanitize` runs it. Each sanitizer takes a build of its own, too long for `make test`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork import process
+
+ROOT = Path(__file__).resolve().parents[1]
+COPY = ROOT / "build/sanitize"
+KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
+# One element more for each row of output: that of the last one lies after the end.
+OVERFLOW = ("convert(sums + r * e_padded, result_data + (i + r) * e, e);", "e);", "e + 1);")
+# All parts add to the sums of the first one.
+RACE = ("scratch_.at<T>(grad_q_sums_ + part * grad_q_bytes_)", "part * grad_q_bytes_", "0 * grad_q_bytes_")
+
+VALUES = """
+import torch
+torch.set_num_threads(4)
+for dtype in torch.float64, torch.float32, torch.bfloat16, torch.float16:
+    for n in 9, 1100:
+        q, k, v, grad = (torch.randn(n, 20).to(dtype) for _ in range(4))
+        attn = torch.attn(q, k, v).attn
+        torch.ops.aten._attn_backward(grad, attn, q, k, v, attn, [True] * 3)
+"""
+
+
+@pytest.fixture(scope="module")
+def copy() -> Path:
+    """The stack in a folder of its own, whose build stays for the next time."""
+    listed = process.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], "git ls-files failed", cwd=ROOT)
+    for path in filter(None, listed.split("\0")):
+        restore(path)
+    return COPY
+
+
+def restore(path: str) -> None:
+    """Makes a file of the copy the project's; one that is the same stays, so that nothing is compiled for it."""
+    source, target = ROOT / path, COPY / path
+    if source.is_file() and (not target.is_file() or target.read_bytes() != source.read_bytes()):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+
+
+def run(copy: Path, sanitize: str, *words: str, capability: str = "") -> subprocess.CompletedProcess[str]:
+    """A Python program with the copy's fork of these sanitizers."""
+    command = [sys.executable, "-m", "fork", "--root", str(copy), "run", "--sanitize", sanitize, "--", "python", *words]
+    variables = os.environ | {"OMP_WAIT_POLICY": "passive"}
+    if capability:
+        variables["ATEN_CPU_CAPABILITY"] = capability
+    return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+
+
+def plant(copy: Path, where: str, old: str, new: str) -> None:
+    text = (copy / KERNEL).read_text()
+    assert text.count(where) == 1 and where.count(old) == 1, f"{KERNEL} has changed: {where!r} is not there once"
+    (copy / KERNEL).write_text(text.replace(where, where.replace(old, new)))
+
+
+def assert_clean(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, (done.stdout + done.stderr)[-8000:]
+
+
+TESTS = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider")
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", ""])
+def test_no_overflow_and_nothing_undefined_in_the_kernels(copy: Path, capability: str) -> None:
+    program = ("-m", "checks.memory.programs", "ends")
+    assert_clean(run(copy, "address,undefined", *program, capability=capability))
+
+
+def test_no_overflow_and_nothing_undefined_in_the_formulas(copy: Path) -> None:
+    chosen = "TestGradients and not gradcheck or TestErrors or TestTransforms"
+    assert_clean(run(copy, "address,undefined", *TESTS, "test/test_attn_explicit.py", "-k", chosen))
+
+
+def test_a_planted_overflow_is_found(copy: Path) -> None:
+    plant(copy, *OVERFLOW)
+    try:
+        done = run(copy, "address,undefined", "-c", VALUES)
+    finally:
+        restore(KERNEL)
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr and "AttnKernel.cpp" in done.stderr, done.stderr
+
+
+def test_no_race(copy: Path) -> None:
+    assert_clean(run(copy, "thread", "-c", VALUES))
+    assert_clean(run(copy, "thread", "-m", "checks.concurrent", "threads"))
+
+
+def test_a_planted_race_is_found(copy: Path) -> None:
+    plant(copy, *RACE)
+    try:
+        done = run(copy, "thread", "-c", VALUES)
+    finally:
+        restore(KERNEL)
+    assert "ThreadSanitizer: data race" in done.stderr and "AttnKernel.cpp" in done.stderr, done.stderr
