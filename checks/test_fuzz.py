@@ -12,7 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks.fuzz.__main__ import batch
+from checks.fuzz.__main__ import fault
+from checks.fuzz.case import DTYPES, LARGE, drawn
+from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import composition
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
@@ -76,13 +78,44 @@ class WithoutLastColumn(WithoutConj):
         return output, attn
 
 
+class Leftover(WithoutConj):
+    """Adds what was left in memory to grad_q, with many threads and rows and without a gradient of output.
+
+    A product without terms did so that was not set to zero.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor, grad_attn: Tensor) -> Any:
+        grad_q, *others = WithoutConj.backward(ctx, grad_output, grad_attn)
+        if torch.get_num_threads() >= 8 and len(grad_attn) > 500 and not grad_output.any():
+            grad_q = grad_q + grad_q.roll(64, 0)
+        return grad_q, *others
+
+
 @pytest.mark.parametrize(
     "wrong,context",
     [(WithoutConj, "FLOP counter"), (WithoutCast, "autocast of the backward"), (WithoutLastColumn, "plain")],
 )
 def test_a_planted_fault_is_found(wrong: Any, context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "attn", wrong.apply, raising=False)
-    found = next(filter(None, (batch(seed, [context], Counter()) for seed in range(5))), None)
+    cases = (case for seed in range(1000) if (case := drawn(seed, [context])).kind == "gradients")
+    found = next(filter(None, (fault(case, Counter()) for case in cases)), None)
     assert found is not None
     assert f"context={context!r}" in found or context == "plain"
     assert "check(Case(" in found and len(found.splitlines()) < 10
+
+
+def test_a_fault_of_many_rows_and_threads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "attn", Leftover.apply, raising=False)
+    large = (case for seed in range(20_000) if (case := drawn(seed)).n > LARGE)
+    found = next(filter(None, (fault(case, Counter()) for case in large)), None)
+    assert found is not None and "gradient 0" in found
+    (line,) = [line for line in found.splitlines() if line.startswith("check(Case(")]
+    assert len(line) < 120 and "incoming=(False, True)" in line
+
+
+def test_a_seed_always_draws_the_same_case() -> None:
+    cases = [drawn(seed) for seed in range(2000)]
+    assert cases == [drawn(seed) for seed in range(2000)]
+    assert {case.context for case in cases} == set(CONTEXTS) and {case.dtype for case in cases} == set(DTYPES)
+    assert max(case.threads for case in cases) > 16 and max(case.n for case in cases) > 1000

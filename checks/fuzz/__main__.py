@@ -7,81 +7,83 @@ import sys
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import seed as seeded
 
-from checks.fuzz.case import Case, cases
+from checks.fuzz.case import Case, drawn
 from checks.fuzz.contexts import CONTEXTS
-from checks.fuzz.oracle import Wrong, check
+from checks.fuzz.oracle import Refused, Wrong, check
+from checks.fuzz.shrink import shrunk
 
-BATCH = 200
+REFUSED = "refused by composition too"
+# Seconds between two lines of progress.
+PROGRESS = 60
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m checks.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--cases", type=int, default=10**9, help="stop after about this many cases")
-    parser.add_argument("--seed", type=int, default=0, help="the same cases for the same seed")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--cases", type=int, default=None, help="stop after as many (default: 60 seconds)")
+    parser.add_argument("--seed", type=int, default=0, help="of the first case; the next case has the next one")
+    parser.add_argument("--failures", type=int, default=1, help="stop after as many wrong cases")
     parser.add_argument("--context", action="append", choices=list(CONTEXTS), help="default: all")
     options = parser.parse_args()
     if not hasattr(torch, "attn"):
         raise SystemExit("checks.fuzz: this torch has no torch.attn: run it by `python -m fork run`")
     warnings.simplefilter("ignore")
+    seconds = 60.0 if options.cases is None and options.seconds == float("inf") else options.seconds
+    return campaign(options.seed, seconds, options.cases, options.failures, options.context or list(CONTEXTS))
+
+
+def campaign(first: int, seconds: float, cases: int | None, failures: int, contexts: Sequence[str]) -> int:
+    """Runs the cases of consecutive seeds; the exit status is 1 where any is wrong."""
     ran: Counter[str] = Counter()
-    start, seed = time.monotonic(), options.seed
-    while time.monotonic() < start + options.seconds and ran.total() < options.cases:
-        failure = batch(seed, options.context or drawn(seed), ran)
+    start = told = time.monotonic()
+    seed, wrong = first, 0
+    while time.monotonic() < start + seconds and (cases is None or seed < first + cases) and wrong < failures:
+        failure = fault(drawn(seed, contexts), ran)
         if failure:
-            print(f"seed {seed}, {torch.backends.cpu.get_cpu_capability()}: {failure}")
-            return 1
+            wrong += 1
+            print(f"seed {seed}, {torch.backends.cpu.get_cpu_capability()}: {failure}", flush=True)
         seed += 1
-    took = time.monotonic() - start
+        if time.monotonic() > told + PROGRESS:
+            told = time.monotonic()
+            print(f"seeds {first} to {seed - 1}: {wrong} wrong, {told - start:.0f} s", flush=True)
     each = ", ".join(f"{name} {count}" for name, count in sorted(ran.items()))
-    capability = torch.backends.cpu.get_cpu_capability()
     print(
-        f"{ran.total()} cases in {took:.0f} s on {capability}, none wrong (seeds {options.seed} to {seed - 1}): {each}"
+        f"{seed - first} cases in {time.monotonic() - start:.0f} s on {torch.backends.cpu.get_cpu_capability()}, "
+        f"{wrong or 'none'} wrong (seeds {first} to {seed - 1}): {each}"
     )
-    return 0
+    return 1 if wrong else 0
 
 
-def drawn(seed: int) -> list[str]:
-    """The contexts of one batch. The slow ones have every tenth for themselves."""
-    return [name for name, context in CONTEXTS.items() if context.slow == (seed % 10 == 9)]
-
-
-def batch(seed: int, contexts: list[str], ran: Counter[str]) -> str | None:
-    """Some cases of one seed; what is wrong with the smallest that fails."""
-    failures: list[str] = []
-
-    @seeded(seed)
-    @settings(
-        max_examples=BATCH // 50 if CONTEXTS[contexts[0]].slow else BATCH,
-        deadline=None,
-        database=None,
-        report_multiple_bugs=False,
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(cases(contexts))
-    def run(case: Case) -> None:
-        try:
-            check(case)
-        except Wrong as error:
-            failures.append(str(error))
-            raise
-        except Exception as error:
-            failures.append(f"{type(error).__name__}: {error}\n\n{case.program()}")
-            raise
-        ran[case.context] += 1
-
+def fault(case: Case, ran: Counter[str]) -> str | None:
+    """What is wrong with a case, told of the simplest one that fails; counts the case by its context."""
     try:
-        run()
-    except Exception:
-        if not failures:
-            raise
-        return failures[-1]  # hypothesis ends with the smallest
+        check(case)
+        ran[case.context] += 1
+    except Refused:
+        ran[REFUSED] += 1
+    except Exception as error:
+        simplest = shrunk(case, lambda simpler: said(simpler) is not None)
+        return said(simplest) or f"only once: {_told(error, case)}"
     return None
+
+
+def said(case: Case) -> str | None:
+    """What is wrong with a case."""
+    try:
+        check(case)
+    except Refused:
+        return None
+    except Exception as error:
+        return _told(error, case)
+    return None
+
+
+def _told(error: Exception, case: Case) -> str:
+    return str(error) if isinstance(error, Wrong) else f"{type(error).__name__}: {error}\n\n{case.program()}"
 
 
 if __name__ == "__main__":

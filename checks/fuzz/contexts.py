@@ -26,7 +26,7 @@ class Context:
     """How a context changes the function, what surrounds forward and backward, and what its results must equal.
 
     `same_bits`: the same kernels run, so results equal those of plain eager mode bit for bit. Otherwise they obey the
-    rule of the numerics, `batched` under vmap with a batch of its own.
+    rule of the numerics.
     """
 
     around: Manager = contextlib.nullcontext
@@ -36,10 +36,12 @@ class Context:
     wrap: Callable[[Tensor], Tensor] = lambda t: t
     unwrap: Callable[[Any], Any] = lambda t: t
     same_bits: bool = True
+    zeros: bool = False
+    """Whether it makes zeros of a gradient that does not come in, and so a tensor of one that is None elsewhere."""
     backward: bool = True
     """Whether anything can be differentiated in it."""
-    slow: bool = False
-    """Whether a case takes much longer in it, so that it is drawn less often."""
+    often: int = 20
+    """How often it is drawn, compared with the others: less often where a case takes longer in it."""
 
 
 class PassOn(TorchDispatchMode):
@@ -111,22 +113,20 @@ def _first(t: Any) -> Any:
 
 
 CONTEXTS: Mapping[str, Context] = {
-    "plain": Context(),
+    "plain": Context(often=160),
     "dispatch mode": Context(PassOn),
-    "FLOP counter": Context(lambda: FlopCounterMode(display=False)),
-    "mutation of saved tensors": Context(allow_mutation_on_saved_tensors),
+    "FLOP counter": Context(lambda: FlopCounterMode(display=False), often=8),
+    "mutation of saved tensors": Context(allow_mutation_on_saved_tensors, often=8),
     "function mode": Context(CallOn),
-    "subclass": Context(wrap=_doubled, unwrap=_first),
-    "autocast of the backward": Context(
-        around_backward=lambda: torch.autocast("cpu", torch.bfloat16),
-    ),
-    "functional_call": Context(function=_functional),
-    "checkpoint": Context(function=_checkpointed),
+    "subclass": Context(wrap=_doubled, unwrap=_first, often=10),
+    "autocast of the backward": Context(around_backward=lambda: torch.autocast("cpu", torch.bfloat16)),
+    "functional_call": Context(function=_functional, often=10),
+    "checkpoint": Context(function=_checkpointed, often=10),
     "saved-tensor hooks": Context(_packed),
     "deterministic": Context(_deterministic),
-    "inference mode": Context(torch.inference_mode, backward=False),
-    "no_grad": Context(torch.no_grad, backward=False),
+    "inference mode": Context(torch.inference_mode, backward=False, often=10),
+    "no_grad": Context(torch.no_grad, backward=False, often=10),
     "autocast": Context(lambda: torch.autocast("cpu", torch.bfloat16), same_bits=False),
-    "vmap": Context(same_bits=False),
-    "aot_eager": Context(function=_compiled, slow=True),
+    "vmap": Context(same_bits=False, often=10),
+    "aot_eager": Context(function=_compiled, zeros=True, often=1),
 }
