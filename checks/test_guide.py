@@ -9,7 +9,7 @@ import pytest
 
 from fork.series import Series
 from fork.verify import map
-from suites.advice import ROWS
+from suites.advice import REASONS, ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "guide").glob("*.md"))]
@@ -54,7 +54,7 @@ def test_a_row_is_found_by_its_operator_alone() -> None:
 
 
 def test_the_suites_name_rows_of_the_map() -> None:
-    assert set(ROWS.values()) <= {row.row for row in map.rows()}
+    assert {*ROWS.values(), *REASONS.values()} <= {row.row for row in map.rows()}
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)

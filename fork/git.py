@@ -58,22 +58,22 @@ class Checkout:
             )
 
     def read(self, path: str) -> str | None:
-        """The text of a file at HEAD, or None."""
+        """The text of a file at `head`, or None."""
         entry = self._entries.get(path)
         return None if entry is None else self.git("cat-file", "blob", entry[1])
 
     @cached_property
     def _entries(self) -> Mapping[str, tuple[str, str]]:
-        """Path -> mode and blob of every file at HEAD."""
-        listing = self.git("ls-tree", "-r", "-z", "--full-tree", "HEAD").split("\0")
+        """Path -> mode and blob of every file at `head`."""
+        listing = self.git("ls-tree", "-r", "-z", "--full-tree", self.head).split("\0")
         rows = (line.split("\t", 1) for line in listing if line)
         return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}
 
     def commit(self, texts: Mapping[str, str], message: str, parent: str, **dates: str) -> str:
-        """A commit on `parent` whose tree is HEAD's with these files; returns its hash."""
+        """A commit on `parent` whose tree is that of `head` with these files; returns its hash."""
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
-            self.git("read-tree", "HEAD", **index)
+            self.git("read-tree", self.head, **index)
             lines = []
             for path, text in texts.items():
                 blob = self.git("hash-object", "-w", "--stdin", stdin=text).strip()

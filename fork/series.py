@@ -74,7 +74,8 @@ class Series:
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
-    `tip` is what the build of the last state is called where the last PR's name may change, as a branch's does.
+    `tip` is what the build of the last state is called where the last PR's name may change, as a branch's does;
+    `checkout` is where that branch is checked out.
     """
 
     root: Path
@@ -84,6 +85,7 @@ class Series:
     operator_tests: str | None = None
     strict: bool = True
     tip: str | None = None
+    checkout: Path | None = None
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -101,7 +103,8 @@ class Series:
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
-        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)), data.get("tip"))
+        checkout = Path(data["checkout"]) if "checkout" in data else None
+        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)), data.get("tip"), checkout)
         series._refuse_doubles(file)
         return replace(series, prs=tuple(map(series._with_changes, prs)))
 
@@ -118,6 +121,10 @@ class Series:
     def build_name(self, pr: PullRequest) -> str:
         """What a build of a state is called, which the next build of it continues."""
         return self.tip if self.tip and pr == self.prs[-1] else pr.name
+
+    def written_at(self, path: str) -> Path | None:
+        """The file that somebody edits where the stack's is a whole copy of it; a fragment has lines of its own."""
+        return self.checkout / path if self.checkout and path not in self.anchors else None
 
     def description_file(self, pr: str | PullRequest) -> Path:
         return self.root / "stack" / self.find(pr).name / "PR.md"

@@ -26,23 +26,28 @@ ROWS = {
     "TestOperators.test_vmapjvpall_has_batch_rule": "batch rules",
     "TestVmapOperatorsOpInfo": "batch rules",
     "TestInductorOpInfo": "Inductor",
-    "TestOpsUnbacked": "TorchDynamo",
+    "TestOpsUnbacked": "the checks",
     "TestDTensorOps": "distributed tensors",
 }
 """Test, or class of tests, -> row of the map."""
 
+REASONS = {
+    "_VariableFunctionsClass": "TorchDynamo",  # what Dynamo calls an operator that its list lacks
+    "hit the vmap fallback": "batch rules",
+    "NotImplementedError not raised": "an OpInfo",  # it says that the operator cannot do what it can
+}
+"""Words of a failure -> row of the map. They say more than the test, which meets several rows on its way."""
 
-def advice(suite: str, test: str) -> str | None:
-    """The sentence for one test, None where no row is its subject."""
-    row = ROWS.get(f"{suite}.{test}") or ROWS.get(suite)
+
+def advice(suite: str, test: str, said: str = "") -> str | None:
+    """The sentence for a failure of one test, None where no row is its subject."""
+    told = next((row for words, row in REASONS.items() if words in said), None)
+    row = told or ROWS.get(f"{suite}.{test}") or ROWS.get(suite)
     return f"See the row '{row}' of the map in {MAP}: what it is for, and where torch.attn has it." if row else None
 
 
 def with_advice(test: Callable[..., Any], suite: str) -> Callable[..., Any]:
     """The test, whose failures end with the advice."""
-    sentence = advice(suite, test.__name__)
-    if sentence is None:
-        return test
 
     @functools.wraps(test)
     def advised(*args: Any, **kwargs: Any) -> Any:
@@ -51,6 +56,9 @@ def with_advice(test: Callable[..., Any], suite: str) -> Callable[..., Any]:
         except unittest.SkipTest:
             raise
         except Exception as error:
+            sentence = advice(suite, test.__name__, str(error))
+            if sentence is None:
+                raise
             if hasattr(error, "add_note"):
                 error.add_note(sentence)
             else:  # Python 3.10

@@ -62,7 +62,9 @@ class TestFwdGradients(TestGradients):
         if supported:
             check()
             return
-        with self.assertRaisesRegex(NotImplementedError, "Trying to use forward AD with .* that does not support it"):
+        refused = "Trying to use forward AD with .* that does not support it"
+        advice = "forward mode works: tell the OpInfo, by supports_forward_ad=True and supports_fwgrad_bwgrad=True"
+        with self.assertRaisesRegex(NotImplementedError, refused, msg=advice):
             check()
 
     @double_precision(op_db)

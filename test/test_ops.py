@@ -20,7 +20,6 @@ if SOURCE and __name__ == "__main__":
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import run_tests
 
-from suites import decomp
 from suites.aot import TestEagerFusionOpInfo
 from suites.common import TestCommon
 from suites.compliance import TestCompositeCompliance
@@ -37,8 +36,6 @@ from suites.meta import TestMeta
 from suites.proxy import TestProxyTensorOpInfo
 from suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
 from suites.vmap import TestVmapOperatorsOpInfo
-
-decomp.tolerances_file = Path(__file__).resolve().with_name("test_decomp.py")
 
 EVERY_DEVICE = (
     TestCommon,

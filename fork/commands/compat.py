@@ -16,6 +16,7 @@ from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.errors import ForkError
 from fork.series import Series
+from fork.verify.prefix import tests_folder
 
 CORE = "TestCommon or TestCompositeCompliance or TestBwdGradients or TestFwdGradients or TestMeta"
 
@@ -43,13 +44,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     series = stack(args)
-    root = series.root
-    folder: Path = (args.build or root / "build/compat").absolute()
     pr = series.find(args.pr) if args.pr else series.prs[-1]
+    if not series.operators(pr):
+        raise ForkError(f"PR {pr.name} has no public operator: there is nothing to test on another release")
+    if not series.operator_tests:
+        raise ForkError(f"{series.root / 'stack/series.yaml'} names no tests: write `operator_tests: test/test_ops.py`")
+    folder: Path = (args.build or series.root / "build/compat").absolute()
     rows = []
     for release in args.releases or released():
         made: list[Path] = []
-        rows.append(_try(series, pr.name, release, folder, root, made))
+        rows.append(_try(series, pr.name, release, folder, made))
         print(rows[-1], flush=True)
         for left in made if not args.keep else ():
             shutil.rmtree(left, ignore_errors=True)
@@ -69,7 +73,7 @@ def released() -> list[str]:
     return [str(v) for v in found if v >= bases.release(bases.OLDEST) and not v.is_prerelease]
 
 
-def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: list[Path]) -> Row:
+def _try(series: Series, pr: str, release: str, folder: Path, made: list[Path]) -> Row:
     """One row; adds to `made` the folders of this release."""
     try:
         release = bases.full(release)
@@ -92,7 +96,10 @@ def _try(series: Series, pr: str, release: str, folder: Path, root: Path, made: 
         "-k",
         f"({' or '.join(series.operators(pr))}) and ({CORE})",
     ]
-    result = process.attempt(command, cwd=root, env=environment(site, base.python))
-    (folder / f"{release}.log").write_text(result.stdout + result.stderr)
+    result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
+    log = folder / f"{release}.log"
+    log.write_text(result.stdout + result.stderr)
     said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
+    if result.returncode:
+        print(f"log      {log}", flush=True)
     return Row(release, pr, took, ", ".join(said) or "none ran", result.returncode == 0)

@@ -6,8 +6,10 @@ import argparse
 import email
 import email.policy
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+from fork import branch
 from fork.commands.options import stack
 from fork.commits import Step, commit_steps, weave_steps
 from fork.errors import ForkError
@@ -57,6 +59,9 @@ def run(args: argparse.Namespace) -> int:
         raise ForkError("fork export has nothing to do: give DIR, --compare-to OLD, or both")
     series = stack(args)
     checkout = Checkout.open(args.tree)
+    if args.checkout and args.checkout.resolve() == checkout.path:
+        # The branch's own checkout: the patches go on the commit that the branch left.
+        checkout = replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
     steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
     # The base's own date, so that the same stack on the same base is the same bytes.
     date = checkout.git("show", "-s", "--format=%ct +0000", checkout.head).strip()
@@ -108,14 +113,14 @@ def _cover(checkout: Checkout, steps: list[Step], last: str) -> str:
 
 
 def _import(checkout: Checkout, folder: Path, dates: dict[str, str]) -> str:
-    """The commits of an earlier export, on this checkout's HEAD; returns the last one's hash."""
+    """The commits of an earlier export, on the commit that the stack goes on; returns the last one's hash."""
     patches = sorted(folder.glob("*.patch"))
     if not patches:
         raise ForkError(f"{folder} holds no export: it has no patches")
     parent = checkout.head
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
-        checkout.git("read-tree", "HEAD", **index)
+        checkout.git("read-tree", checkout.head, **index)
         for file in patches:
             try:
                 checkout.git("apply", "--cached", "--unidiff-zero", str(file.resolve()), **index)

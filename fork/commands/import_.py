@@ -16,7 +16,8 @@ from fork.git import Checkout
 from fork.lock import alone
 from fork.verify.soundness import STACK
 
-OPERATOR_TESTS = Path(__file__).resolve().parents[2] / "test/test_ops.py"
+# PyTorch's OpInfo suites, which the tool brings for any operator.
+OPERATOR_TESTS = "test/test_ops.py"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ForkError(f"{folder} is not empty: give a new folder")
-    checkout, writing = _read(args, args.tree, {}, {})
+    checkout, writing = _read(args, args.tree, {}, {"operator_tests": OPERATOR_TESTS})
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
@@ -63,7 +64,8 @@ def cached(args: argparse.Namespace) -> Path:
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / checkouts.KEPT / "unwoven.json"
         memory = checkouts.remembered(file)
-        _, writing = _read(args, args.checkout, memory, {"operator_tests": str(OPERATOR_TESTS), "tip": "branch"})
+        settings: dict[str, str | bool] = {"operator_tests": OPERATOR_TESTS, "tip": "branch", "checkout": str(path)}
+        _, writing = _read(args, args.checkout, memory, settings)
         home.mkdir(parents=True, exist_ok=True)
         checkouts.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)

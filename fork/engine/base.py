@@ -167,9 +167,9 @@ def full(version: str) -> str:
     try:
         wished = release(version)
     except ValueError as error:
-        raise ForkError(f"--torch {version}: expected a release such as 2.13.0") from error
+        raise ForkError(f"torch {version}: expected a release such as 2.13.0") from error
     if wished < release(OLDEST):
-        raise ForkError(f"--torch {version}: the oldest release served is {OLDEST}")
+        raise ForkError(f"torch {version}: the oldest release served is {OLDEST}")
     local = f"+{wished.local}" if wished.local else ""
     return version if wished.is_prerelease else f"{wished.major}.{wished.minor}.{wished.micro}{local}"
 

@@ -32,7 +32,10 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers."""
+    """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers.
+
+    `named` says by which name an error tells a file, where it is not the file that the compiler read.
+    """
 
     base: Base
     sources: Mapping[str, Path]
@@ -42,6 +45,7 @@ class Job:
     toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
     probe: Mapping[str, object] = field(default_factory=dict)
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 def compile_fork(job: Job) -> dict[str, Path]:
@@ -62,9 +66,9 @@ def compile_fork(job: Job) -> dict[str, Path]:
             (job.work / "CMakeCache.txt").unlink(missing_ok=True)  # It would keep the compilers of before.
         done.unlink(missing_ok=True)
         inputs.write_text(settings)
-        _run(configure, job.work / "configure.log", show=False)
+        _run(configure, job.work / "configure.log")
         done.write_text(wanted)
-    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", show=True)
+    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", job.named)
     suffix = str(job.probe["suffix"])
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
     if job.toolkit:
@@ -173,8 +177,8 @@ def _operators_only(job: Job) -> Path:
     return folder.parent
 
 
-def _run(command: list[str], log: Path, show: bool) -> None:
-    """Runs a build tool with its progress and its errors on the terminal and all its words in a log."""
+def _run(command: list[str], log: Path, named: Mapping[str, str] | None = None) -> None:
+    """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too."""
     environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
     errors, last = [], "no message"
     with (
@@ -194,12 +198,13 @@ def _run(command: list[str], log: Path, show: bool) -> None:
             for line in tool.stdout:
                 file.write(line)
                 last = line.strip() or last
-                if show and line.startswith("         ["):
+                if named is not None and line.startswith("         ["):
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
                 elif ERROR.search(line):
-                    errors.append(line.strip())
-                    if show:
-                        print(f"error    {line.strip()}", flush=True)
+                    place, colon, said = line.strip().partition(":")
+                    errors.append((named or {}).get(place, place) + colon + said)
+                    if named is not None:
+                        print(f"error    {errors[-1]}", flush=True)
                 if line.startswith("FAILED: "):
                     # Ninja would wait for what compiles beside it. It writes all that the failed one said at once.
                     threading.Timer(1, tool.terminate).start()

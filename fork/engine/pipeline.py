@@ -30,6 +30,9 @@ PROJECT = HERE.parents[1]
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
 
+# The suites read in it by how much the stack's decompositions may differ from its kernels.
+TOLERANCES = "test/test_decomp.py"
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -152,7 +155,8 @@ def _make(fork: Fork, stage: Path) -> None:
     headers = fork.home / "work/headers"
     sources = {p: file for p, file in state.items() if p.startswith(LIBRARIES) and p.endswith((".cpp", ".cu", ".h"))}
     work = fork.home / "work/cmake"
-    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base))
+    named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
+    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named)
     libraries = compile_fork(job)
     clock.step(
         "compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones"
@@ -161,6 +165,8 @@ def _make(fork: Fork, stage: Path) -> None:
     for path, file in libraries.items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
+    if (tolerances := state.get(TOLERANCES)) is not None:
+        tree.write(stage, TOLERANCES, tolerances.read_bytes())
     tree.write(stage, "fork.json", json.dumps({"digest": made_of, "pr": fork.pr.name, "base": fork.base.version}))
     _try_out(fork, stage)
     _publish(fork, stage)

@@ -120,6 +120,10 @@ def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, ke
     with pytest.raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
         build(fork_of(root))
     assert works(root)
+    # A branch's file is compiled as a copy; the error names the file that somebody edits.
+    of_a_branch = replace(fork_of(root), series=replace(fork_of(root).series, checkout=Path("/their/pytorch")))
+    with pytest.raises(ForkError, match=rf"compiling failed: /their/pytorch/{softclip.KERNEL}:\d+:.*tahn"):
+        build(of_a_branch)
 
 
 DERIVATIVES = "tools/autograd/derivatives.yaml"

@@ -12,7 +12,10 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import CaptureFixture, MonkeyPatch, fixture, mark
 
+from fork import process
 from fork.cli import main
+from fork.commands import compat
+from fork.engine import base as bases
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, stack
@@ -129,6 +132,7 @@ def test_the_stack_of_a_branch(tree: Path, capsys: CaptureFixture[str]) -> None:
         """\
 # A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
 wheel_suffix: mine
+operator_tests: test/test_ops.py
 strict: false
 prs:
 - name: add-twice
@@ -330,3 +334,52 @@ def test_check_of_a_branch(tree: Path, tmp_path: Path, capsys: CaptureFixture[st
         "fork: the stack has 1 fault:",
         "  torch/_ops.py: anchor 'after first()' or 'before second()' in 'piece 1' found 0 times",
     ]
+
+
+def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """On the commit that it left, not on HEAD, which has them already; `git am` gives the same trees."""
+    commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
+    commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "    third()\n    second()\n"), "Call it")
+    words = ("--root", tmp_path / "root", "--checkout", tree)
+    assert fork(*words, "export", tree, tmp_path / "patches") == 0
+    patches = sorted(map(str, (tmp_path / "patches").glob("*.patch")))
+    assert len(patches) == 2
+    git(tree, "switch", "--quiet", "--create", "again", "v2.13.0")
+    git(tree, "am", "--quiet", *patches)
+    assert trees(tree, "again") == trees(tree, "mine")
+
+
+def test_an_error_names_the_file_of_the_checkout(tree: Path, tmp_path: Path) -> None:
+    """A new file is a copy of the checkout's, and an edit of the copy would be lost; a fragment has its own lines."""
+    source, fragment = "aten/src/ATen/native/New.cpp", "aten/src/ATen/native/Ops.cpp"
+    new = MORE[fragment].replace("} // namespace", "Tensor two(const Tensor& a) {\n  return a;\n}\n\n} // namespace")
+    commit(tree, {source: "// new\n", fragment: new}, "Add two files")
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
+    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
+    series = Series.load(home)
+    assert series.written_at(source) == tree / source and series.written_at(fragment) is None
+    assert Series.load(imported(tree)).written_at(source) is None
+
+
+def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
+    """Of a stack that brings none, they are this project's; without an operator there is nothing to run."""
+    commit(tree, {NATIVE: f"{UPSTREAM[NATIVE]}\n- func: zwei(Tensor a) -> Tensor\n"}, "Add zwei")
+    ran: list[Path] = []
+
+    def attempt(command: list[str], cwd: Path, env: object) -> subprocess.CompletedProcess[str]:
+        ran.append(cwd / next(word for word in command if word.endswith(".py")))
+        return subprocess.CompletedProcess(command, 1, "2 passed, 1 failed in 3 s", "")
+
+    installed = bases.installed()
+    monkeypatch.setattr(bases, "obtain", lambda *_: installed)
+    monkeypatch.setattr(compat, "build", lambda made: made.base.site)
+    monkeypatch.setattr(process, "attempt", attempt)
+    folder = imported(tree)
+    (tree.parent / "compat").mkdir()
+    assert fork("--root", folder, "compat", "--keep", "--build", tree.parent / "compat", "2.13.0") == 1
+    assert [file.is_file() for file in ran] == [True]
+    said = capsys.readouterr().out
+    assert "2 passed, 1 failed" in said and f"log      {tree.parent}/compat/2.13.0.log" in said
+    commit(tree, {NATIVE: UPSTREAM[NATIVE], "a.txt": "a\n"}, "Take it back")
+    assert fork("--root", imported(tree), "compat", "2.13.0") == 1
+    assert "PR take-it-back has no public operator" in capsys.readouterr().err

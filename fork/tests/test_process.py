@@ -29,21 +29,23 @@ def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, capsys: Cap
     script = "echo 'FAILED: a.o'; echo 'a.cpp:1:2: error: no such name'; exec sleep 600"
     start = time.monotonic()
     with raises(ForkError, match=r"^compiling failed: a\.cpp:1:2: error: no such name \(all of it: .*log\)$"):
-        compiling._run(["sh", "-c", script], tmp_path / "log", show=True)
+        compiling._run(["sh", "-c", script], tmp_path / "log", {})
     assert capsys.readouterr().out == "error    a.cpp:1:2: error: no such name\n"
+    with raises(ForkError, match=r"^compiling failed: mine/a\.cpp:1:2: error: no such name"):
+        compiling._run(["sh", "-c", script], tmp_path / "log", {"a.cpp": "mine/a.cpp"})
     assert time.monotonic() - start < 300
 
 
 def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
     with raises(ForkError, match=f"^the disk is full at {tmp_path}"):
-        compiling._run(["sh", "-c", "cat /proc/version > /dev/full"], tmp_path / "log", show=True)
+        compiling._run(["sh", "-c", "cat /proc/version > /dev/full"], tmp_path / "log", {})
 
 
 @mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_no_compiler_is_left_behind(tmp_path: Path, by: signal.Signals) -> None:
     code = (
         "from pathlib import Path; from fork.engine.compile import _run; "
-        f"_run(['sh', '-c', 'echo \"         [$$\"; exec sleep 600'], Path({str(tmp_path)!r}) / 'log', True)"
+        f"_run(['sh', '-c', 'echo \"         [$$\"; exec sleep 600'], Path({str(tmp_path)!r}) / 'log', {{}})"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tool:
         assert tool.stdout is not None

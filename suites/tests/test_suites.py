@@ -19,11 +19,11 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_device_type import CPUTestBase
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-from suites.advice import with_advice
+from suites.advice import advice, with_advice
 from suites.aot import TestEagerFusionOpInfo
 from suites.common import TestCommon
 from suites.compliance import TestCompositeCompliance
-from suites.decomp import TestDecomp
+from suites.decomp import TestDecomp, tolerances
 from suites.dtensor import TestDTensorOps
 from suites.fake import TestFakeTensor
 from suites.functorch import TestOperators
@@ -480,4 +480,38 @@ def test_a_failure_names_the_row_of_the_guides_map() -> None:
             with_advice(fails, suite)(None)
         if sys.version_info >= (3, 11):
             assert f"the row '{row}' of the map in guide/adding_an_operator.md" in caught.value.__notes__[0]
-    assert with_advice(fails, "TestTags") is fails
+    with pytest.raises(RuntimeError) as caught:
+        with_advice(fails, "TestTags")(None)
+    assert not getattr(caught.value, "__notes__", [])
+
+
+@pytest.mark.parametrize(
+    ("suite", "said", "row"),
+    [
+        ("TestInductorOpInfo", "cannot trace the builtin `torch._VariableFunctionsClass.logcosh.`", "TorchDynamo"),
+        ("TestOpsUnbacked", "cannot trace the builtin `torch._VariableFunctionsClass.logcosh.`", "TorchDynamo"),
+        ("TestOpsUnbacked", "Could not guard on data-dependent expression Eq(u0, u1)", "the checks"),
+        ("TestFwdGradients", "NotImplementedError not raised", "an OpInfo"),
+        ("TestFwdGradients", "Trying to use forward AD with logcosh that does not support it", "forward mode"),
+        ("TestOperators", "aten::logcosh hit the vmap fallback which is currently disabled", "batch rules"),
+        ("TestTags", "anything", None),
+    ],
+)
+def test_the_reason_of_a_failure_chooses_the_row(suite: str, said: str, row: str | None) -> None:
+    sentence = advice(suite, "test_any", said)
+    assert (row is None and sentence is None) or f"the row '{row}' of the map" in str(sentence)
+
+
+def test_tolerances_are_those_of_the_stack_that_the_fork_was_built_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fragment of a branch has lines around the table that do not run alone, and entries of other releases."""
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
+    assert tolerances() == {}
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test/test_decomp.py").write_text(
+        "from nowhere import nothing\n\ndef op_assert_ref(test_case, op):\n    tol_table = {\n"
+        "        (torch.float16, torch.ops.aten.no_such_operator.default): 1.0,\n"
+        "        (torch.float16, torch.ops.aten.mv.default): 2e-3,\n    }\n    nothing(tol_table, {'a': op})\n"
+    )
+    assert tolerances() == {(torch.float16, torch.ops.aten.mv.default): 2e-3}
