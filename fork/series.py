@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -75,7 +75,8 @@ class Series:
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
     `tip` is what the build of the last state is called where the last PR's name may change, as a branch's does;
-    `checkout` is where that branch is checked out.
+    `checkout` is where that branch is checked out. `needs` tells of a new file which name it uses that older releases
+    lack, and in which file of PyTorch a release has it.
     """
 
     root: Path
@@ -86,6 +87,7 @@ class Series:
     strict: bool = True
     tip: str | None = None
     checkout: Path | None = None
+    needs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -104,7 +106,8 @@ class Series:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
         checkout = Path(data["checkout"]) if "checkout" in data else None
-        series = cls(root, prs, anchors, suffix, tests, bool(data.get("strict", True)), data.get("tip"), checkout)
+        strict, tip, needs = bool(data.get("strict", True)), data.get("tip"), data.get("needs") or {}
+        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, needs)
         series._refuse_doubles(file)
         return replace(series, prs=tuple(map(series._with_changes, prs)))
 

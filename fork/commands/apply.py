@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.commands.options import stack
-from fork.commits import Step, commit_steps, weave_steps
+from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
 from fork.series import Series
@@ -25,11 +25,14 @@ def run(args: argparse.Namespace) -> int:
     series = stack(args)
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
-    steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
+    until = series.find(args.pr) if args.pr else series.prs[-1]
+    steps = weave_steps(checkout, series, until)
     _refuse_branch(checkout, args.branch)
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
     if untracked:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
+    for note in lacking(checkout, series, until):
+        print(f"note     {note}")
     commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
     if args.check:
         print(plan(checkout, series, steps), end="")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import email
 import email.policy
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from fork import branch
+from fork.commands.import_ import refuse_inside
 from fork.commands.options import stack
-from fork.commits import Step, commit_steps, weave_steps
+from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
 
@@ -61,8 +63,12 @@ def run(args: argparse.Namespace) -> int:
     checkout = Checkout.open(args.tree)
     if args.checkout and args.checkout.resolve() == checkout.path:
         # The branch's own checkout: the patches go on the commit that the branch left.
+        refuse_inside(args.dir or args.compare_to, checkout.path)
         checkout = replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
-    steps = weave_steps(checkout, series, series.find(args.pr) if args.pr else series.prs[-1])
+    until = series.find(args.pr) if args.pr else series.prs[-1]
+    steps = weave_steps(checkout, series, until)
+    for note in lacking(checkout, series, until):
+        print(f"note     {note}", file=sys.stderr)
     # The base's own date, so that the same stack on the same base is the same bytes.
     date = checkout.git("show", "-s", "--format=%ct +0000", checkout.head).strip()
     dates = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}

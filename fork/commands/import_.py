@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ForkError(f"{folder} is not empty: give a new folder")
+    refuse_inside(folder, args.tree)
     checkout, writing = _read(args, args.tree, {}, {"operator_tests": OPERATOR_TESTS})
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
@@ -54,6 +55,12 @@ def run(args: argparse.Namespace) -> int:
         (Path(made) / "stack-of-it").replace(folder)
     print(f"{folder} holds the stack: `python -m fork --root {folder} build` builds it")
     return 0
+
+
+def refuse_inside(folder: Path, tree: Path) -> None:
+    """Files that git does not know are part of a branch, so what is made of the branch must lie elsewhere."""
+    if folder.resolve().is_relative_to(tree.resolve()):
+        raise ForkError(f"{folder} lies in {tree} and would become part of its branch: choose a folder outside")
 
 
 def cached(args: argparse.Namespace) -> Path:

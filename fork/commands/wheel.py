@@ -25,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     fork = options.chosen(args)
-    site = build(fork).resolve()
     out: Path = (args.out or fork.build / "wheels").absolute()
+    if out.exists() and not out.is_dir():
+        raise ForkError(f"{out} is not a folder: give another by --out")
+    site = build(fork).resolve()
     print(f"done     {pack(fork, site, out)}", flush=True)
     return 0
 
@@ -53,8 +55,6 @@ def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
     )
     metadata = (info / "METADATA").read_text()
     (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
-    if out.exists() and not out.is_dir():
-        raise ForkError(f"{out} is not a folder: give another by --out")
     out.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a wheel that is there is whole.
     with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:

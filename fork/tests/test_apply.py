@@ -411,6 +411,18 @@ def test_a_fragment_that_goes_nowhere_is_named(stage: tuple[Path, Path], capsys:
     assert fork(root, "apply", tree) == 0
 
 
+def test_what_a_release_lacks_is_told(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    source, file = "aten/src/ATen/native/Twice.cpp", "torch/overrides.py"
+    series = (root / "stack/series.yaml").read_text()
+    note = f"note     {source} does not compile here: {file} has no 'three', which a later release has\n"
+    for name, told in (("'three'", True), ("'two'", False)):
+        (root / "stack/series.yaml").write_text(f'{series}needs:\n  {source}:\n    {file}: "{name}"\n')
+        assert fork(root, "apply", tree, "--check") == 0
+        assert (note in capsys.readouterr().out) == told
+    (root / "stack/series.yaml").write_text(series)
+
+
 def test_one_commit_is_told_in_the_singular(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     root, tree = stage
     assert fork(root, "apply", tree, "--pr", "1") == 0

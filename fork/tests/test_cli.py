@@ -39,6 +39,14 @@ def test_a_folder_of_patches_that_is_a_file(
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """Found before a build that takes minutes."""
+    (tmp_path / "file").write_text("mine")
+    assert main(["--root", str(stack(tmp_path / "ours")), "wheel", "--out", str(tmp_path / "file")]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"fork: {tmp_path}/file is not a folder: give another by --out\n")
+
+
 def test_a_reader_that_has_seen_enough() -> None:
     words = [sys.executable, "-m", "fork", "show", "4"]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -266,10 +266,15 @@ def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
         ((tree, "out", "--since", "v9"), "has no commit v9: give --since a tag, a branch or a hash"),
         ((tree.parent, "out"), "is not a git checkout"),
         ((tree, tree.parent / "full"), "is not empty: give a new folder"),
+        ((tree, tree / "new"), "would become part of its branch: choose a folder outside"),
     ):
         assert fork("import", *words) == 1
         assert reason in capsys.readouterr().err
-    assert not (tree.parent / "out").exists() and content(tree.parent / "full").keys() == {"mine.txt"}
+    assert (
+        not (tree.parent / "out").exists()
+        and not (tree / "new").exists()
+        and content(tree.parent / "full").keys() == {"mine.txt"}
+    )
 
 
 @mark.parametrize(
@@ -341,6 +346,8 @@ def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path,
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "    third()\n    second()\n"), "Call it")
     words = ("--root", tmp_path / "root", "--checkout", tree)
+    assert fork(*words, "export", tree, tree / "patches") == 1  # They would be new files of the branch.
+    assert "would become part of its branch: choose a folder outside" in capsys.readouterr().err
     assert fork(*words, "export", tree, tmp_path / "patches") == 0
     patches = sorted(map(str, (tmp_path / "patches").glob("*.patch")))
     assert len(patches) == 2
