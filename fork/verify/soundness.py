@@ -106,7 +106,8 @@ def unfinished(series: Series) -> Iterator[str]:
         for number, line in enumerate(file.read_text().splitlines(), 1):
             if found := UNFINISHED.search(line):
                 what = line[found.start() :].strip(" #/*").removeprefix("TODO:").strip()
-                yield f"{file.relative_to(series.root)}:{number}: {what}"
+                # The first sentence: the next one may go on in the next line.
+                yield f"{file.relative_to(series.root)}:{number}: {what.partition('. ')[0].rstrip('.')}"
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
