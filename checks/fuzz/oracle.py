@@ -228,10 +228,13 @@ def _compare(case: Case, name: str, mine: Tensor, plain: Tensor, exact: Tensor, 
     errors, plains = (mine - exact).abs(), (plain - exact).abs()
     if bool((errors <= slack + FACTOR * plains.max()).all()):
         return
-    flushed = "denormal" in case.values and "infinity" in case.values  # bfloat16 products may take denormals as zeros
-    lost = mine.isnan() & ~plain.isnan() & ~exact.isnan()
-    if lost.any() and not flushed:
-        raise _wrong(case, f"{name} has {int(lost.sum())} NaN where composition has none")
+    # bfloat16 products may take denormals as zeros, and 1 - attn^2 is zero or not by the last rounding of attn.
+    # addmm of complex numbers multiplies infinities by 1 + 0j, which gives NaN: the double backward has sums of it.
+    twice = case.kind == "double gradients" and mine.is_complex()
+    by_chance = "infinity" in case.values and (twice or not {"denormal", "saturated"}.isdisjoint(case.values))
+    lost = mine.isnan() & ~plain.isnan() & ~exact.isnan() | mine.isinf() & plain.isfinite() & exact.isfinite()
+    if lost.any() and not by_chance:
+        raise _wrong(case, f"{name} has {int(lost.sum())} NaN or infinities where composition has none")
     finite = mine.isfinite() & plain.isfinite() & exact.isfinite()
     if not finite.any():
         return
