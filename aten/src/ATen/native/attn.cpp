@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/Version.h>
 #include <ATen/native/attn.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -157,41 +158,43 @@ void check_operands(const char* op, const Operands& operands) {
   check_same_number(op, "rows", operands, 0);
 }
 
-// Whether the products of composition run at the processor's full rate. MKL
-// takes a slower path on processors that are not Intel's.
-bool has_fast_products() {
-  static const bool fast = at::hasMKL() && cpuinfo_initialize() &&
-      cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
-  return fast;
-}
-
-// Whether to use the fused kernels, by what was measured. They save passes over
-// attn, which dominate unless D + E = columns is large, or attn and its
-// temporaries fit into the cache. Products of 16 bits are slow in composition.
+// Whether to use the fused kernels, by what was measured for each capability
+//. They save passes over
+// attn, which dominate unless D + E = columns is large.
 bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   if (isComplexType(dtype)) {
     return false;
   }
-  if (!has_fast_products()) {
+  const bool half = dtype == kHalf || dtype == kBFloat16;
+  const bool tiny = n <= 16, large = n >= 1024;
+  static const std::string capability = at::get_cpu_capability();
+  if (capability == "DEFAULT") {
+    return half || (tiny && columns <= 128);
+  }
+  if (capability == "AVX2") {
+    return half || columns <= (dtype == kDouble ? 128 : 512);
+  }
+  // MKL's products and tanh run at the full rate on Intel's processors only.
+  static const bool intel = at::hasMKL() && cpuinfo_initialize() &&
+      cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
+  if (!intel) {
     return columns <= 512 + 4 * n || (dtype == kHalf && n >= 8);
   }
-  const bool tiny = n <= 16, large = n >= 1024;
   switch (dtype) {
     case kBFloat16:
-      return columns <= (backward && n > 128 ? 256 : 1024);
+      return columns <= (backward && n > 512 ? 512 : 1024);
     case kHalf:
-      return tiny || columns <= (backward && n > 128 ? 256 : 512);
+      return columns <= (backward && n > 64 ? 512 : 1024);
     case kFloat:
-      return columns <= (tiny ? 512 : large ? 256 : n <= 64 ? 128 : 0);
+      return columns <= (tiny ? 512 : backward || large || n <= 64 ? 256 : 0);
     default:
-      return columns <= 128 ? tiny || large
-                            : columns <= 256 && large && backward;
+      return columns <= (tiny || (backward && large) ? 256 : 128);
   }
 }
 
-// The first write to every 4 KiB page of a large new tensor is a page fault,
-// which together take longer than all the arithmetic; 2 MiB pages are zeroed
-// ten times faster.
+// attn is written in tiles, whose rows lie in as many pages: with 4 KiB ones
+// the first writes to new memory, and later the reads, take as long as the
+// arithmetic.
 void advise_huge_pages(const Tensor& t) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t page = 2 << 20;
@@ -464,15 +467,16 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   } else {
     attn_backward_stub(
         kCPU,
-        grad_q,
-        grad_k,
-        grad_v,
-        contiguous(grad_output),
-        grad_attn,
-        contiguous(q),
-        contiguous(k),
-        contiguous(v),
-        attn.contiguous());
+        AttnBackward{
+            grad_q,
+            grad_k,
+            grad_v,
+            contiguous(grad_output),
+            grad_attn,
+            contiguous(q),
+            contiguous(k),
+            contiguous(v),
+            attn.contiguous()});
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

@@ -2,14 +2,11 @@
 // backend shares.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/native/DispatchStub.h>
 
 #include <array>
 #include <tuple>
-
-namespace at {
-class Tensor;
-}
 
 namespace at::native {
 
@@ -64,20 +61,16 @@ using attn_fn = void (*)(
     const Tensor& k,
     const Tensor& v);
 
-// Fills the gradients that are defined. An undefined grad_output or grad_attn
-// has no part in them, and of q, k and v only what the wanted gradients need is
-// defined: q for grad_k; k for grad_q; v for both, with grad_output. All but
-// grad_attn are contiguous.
-using attn_backward_fn = void (*)(
-    const Tensor& grad_q,
-    const Tensor& grad_k,
-    const Tensor& grad_v,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn);
+// The gradients that are wanted and what they are made of. An undefined
+// grad_output or grad_attn has no part in them, and of q, k and v only what the
+// wanted gradients need is defined: q for grad_k; k for grad_q; v for both,
+// with grad_output. All but grad_attn are contiguous.
+struct AttnBackward {
+  Tensor grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn;
+};
+
+// Fills the gradients that are defined.
+using attn_backward_fn = void (*)(const AttnBackward& x);
 
 DECLARE_DISPATCH(attn_fn, attn_stub)
 DECLARE_DISPATCH(attn_backward_fn, attn_backward_stub)

@@ -5,6 +5,7 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ceil_div.h>
 #include <ATen/native/attn.h>
 #include <ATen/native/cpu/AttnTile.h>
 #include <c10/core/CPUAllocator.h>
@@ -18,18 +19,30 @@ namespace {
 
 using namespace attn_tile;
 
-// Blocks of attn: what the next products read of them stays in the cache.
-constexpr int64_t kColumns = 256, kForwardRows = 64, kBackwardRows = 128;
+// A tile of sums stays in the first cache, a block of attn in the second.
+constexpr int64_t kTileRows = 32, kColumns = 256;
+constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
 
 // Less work than this (FLOP) is not worth another thread.
 constexpr double kThreadWork = 2e6;
 
-int64_t ceil_div(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
+// Rows and columns of attn from (i, j).
+struct Block {
+  int64_t i, j, rows, columns;
+};
+
+// How far apart the rows of a block lie. A power of two would make them share a
+// few sets of the cache.
+int64_t stride_of(int64_t columns) {
+  return round_up<int64_t>(std::min(columns, kColumns), 16) + 16;
 }
 
-int64_t round_up(int64_t size, int64_t multiple) {
-  return ceil_div(size, multiple) * multiple;
+int64_t threads_for(double flop) {
+  return std::min<int64_t>(at::get_num_threads(), flop / kThreadWork + 1);
+}
+
+int64_t columns_of(const Tensor& t) {
+  return t.defined() ? t.size(1) : 0;
 }
 
 // Uninitialised memory for several arrays, each at a line of the cache. One
@@ -40,385 +53,338 @@ class Scratch {
   template <typename T>
   int64_t reserve(int64_t size) {
     const int64_t begin = bytes_;
-    bytes_ += round_up(size * sizeof(T), 64);
+    bytes_ += round_up<int64_t>(size * sizeof(T), 64);
     return begin;
   }
-  void allocate() {
-    memory_ = c10::GetCPUAllocator()->allocate(bytes_);
+  // What is reserved from now on, each thread has.
+  void share() {
+    shared_ = bytes_;
+  }
+  void allocate(int64_t threads) {
+    const int64_t bytes = shared_ + threads * (bytes_ - shared_);
+    memory_ = c10::GetCPUAllocator()->allocate(bytes);
   }
   template <typename T>
   T* at(int64_t begin) const {
+    if (begin >= shared_) {
+      begin += at::get_thread_num() * (bytes_ - shared_);
+    }
     return reinterpret_cast<T*>(static_cast<char*>(memory_.get()) + begin);
-  }
-  int64_t bytes() const {
-    return bytes_;
   }
 
  private:
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0, shared_ = 0;
   at::DataPtr memory_;
 };
 
+// The numbers of one vector as vectors of the type of sums, and back.
+template <typename scalar_t>
+auto widened(const Vectorized<scalar_t>& x) {
+  if constexpr (std::is_same_v<scalar_t, SumOf<scalar_t>>) {
+    return std::array{x};
+  } else {
+    const auto [low, high] = vec::convert_to_float<scalar_t>(x);
+    return std::array{low, high};
+  }
+}
+
+template <typename scalar_t, typename Wide>
+Vectorized<scalar_t> narrowed(const Wide& x) {
+  if constexpr (std::is_same_v<scalar_t, SumOf<scalar_t>>) {
+    return x[0];
+  } else {
+    return vec::convert_from_float<scalar_t>(x[0], x[1]);
+  }
+}
+
+// Stores sums, or one vector of an input, in the type that products read.
+template <typename scalar_t, typename E, typename Wide>
+void store_sums(const Wide& x, E* to) {
+  if constexpr (std::is_same_v<E, scalar_t>) {
+    narrowed<scalar_t>(x).store(to);
+  } else {
+    for (const auto i : c10::irange(x.size())) {
+      x[i].store(to + i * Vectorized<E>::size());
+    }
+  }
+}
+
+template <typename scalar_t, typename E>
+void store(const Vectorized<scalar_t>& x, E* to) {
+  if constexpr (std::is_same_v<E, scalar_t>) {
+    x.store(to);
+  } else {
+    store_sums<scalar_t>(widened(x), to);
+  }
+}
+
 // to (n) <- from (n), in another type
 template <typename From, typename To>
-inline void convert(const From* from, To* to, int64_t n) {
-  if constexpr (std::is_same_v<From, To>) {
-    std::copy_n(from, n, to);
-  } else if constexpr (std::is_same_v<To, float>) {
-    using Vec = Vectorized<From>;
-    int64_t i = 0;
-    for (; i + Vec::size() <= n; i += Vec::size()) {
-      auto [low, high] = vec::convert_to_float<From>(Vec::loadu(from + i));
-      low.store(to + i);
-      high.store(to + i + Vec::size() / 2);
+void convert(const From* from, To* to, int64_t n) {
+  if constexpr (!std::is_same_v<From, To> && std::is_same_v<To, float>) {
+    constexpr int64_t width = Vectorized<From>::size();
+    for (; n >= width; n -= width, from += width, to += width) {
+      store(Vectorized<From>::loadu(from), to);
     }
-    for (; i < n; i++) {
-      to[i] = static_cast<To>(from[i]);
-    }
-  } else {
-    vec::convert(from, to, n);
   }
+  vec::convert(from, to, n);
 }
 
-// A matrix of an input: rows of `row` numbers.
-template <typename scalar_t>
-struct Matrix {
-  const scalar_t* data;
-  int64_t row;
-};
-
-// to (rows, padded(columns)) <- from (rows, columns)
-template <typename E, typename scalar_t>
-void load_left(
-    Matrix<scalar_t> from,
-    int64_t rows,
-    int64_t columns,
-    E* to,
-    int64_t to_row) {
-  const int64_t whole = padded<E>(columns);
-  for (; rows > 0; rows--, from.data += from.row, to += to_row) {
-    convert(from.data, to, columns);
-    std::fill(to + columns, to + whole, E(0));
-  }
+// Terms of a sum, with the zero that makes a whole pair.
+template <typename E>
+int64_t even(int64_t size) {
+  return round_up<int64_t>(size, kGroup<E>);
 }
 
-// One panel (padded(rows), padded(columns)) <- from (rows, columns)
-template <typename E, typename scalar_t>
-void load_panel(
-    Matrix<scalar_t> from,
+template <typename E>
+void fill_pair(E* row, int64_t size) {
+  std::fill(row + size, row + even<E>(size), E(0));
+}
+
+// to <- pairs of rows
+template <typename E>
+void interleave(
+    Matrix<const E> from,
     int64_t rows,
     int64_t columns,
-    E* to,
-    int64_t to_row) {
-  constexpr int64_t group = kGroup<E>;
-  const int64_t whole = padded<SumOf<E>>(columns) * group;
-  for (int64_t r = 0; r < padded<E>(rows); r += group, to += to_row) {
-    const scalar_t* row = from.data + r * from.row;
-    if constexpr (group == 2) {
-      const scalar_t* next = row + from.row;
-      if (r + 1 < rows) {
-        const auto pair = reinterpret_cast<std::array<E, 2>*>(to);
-        for (int64_t c = 0; c < columns; c++) {
-          pair[c] = {row[c], next[c]};
-        }
-      } else {
-        for (int64_t c = 0; c < columns; c++) {
-          to[2 * c] = r < rows ? row[c] : E(0);
-          to[2 * c + 1] = E(0);
-        }
-      }
-    } else if (r < rows) {
-      convert(row, to, columns);
+    Matrix<E> to) {
+  for (int64_t r = 0; r < rows; r += 2) {
+    const auto pairs = reinterpret_cast<std::array<E, 2>*>(to[r / 2]);
+    const bool last = r + 1 == rows;
+    for (int64_t c = 0; c < columns; c++) {
+      pairs[c] = {from[r][c], last ? E(0) : from[r + 1][c]};
     }
-    std::fill(to + (r < rows ? columns * group : 0), to + whole, E(0));
-  }
-}
-
-template <typename E, typename scalar_t>
-void load_right(
-    Matrix<scalar_t> from,
-    int64_t rows,
-    int64_t columns,
-    E* to,
-    int64_t panel) {
-  for (int64_t c = 0; c < columns; c += kPanel, to += panel) {
-    const int64_t width = std::min(kPanel, columns - c);
-    load_panel(
-        Matrix<scalar_t>{from.data + c, from.row},
-        rows,
-        width,
-        to,
-        kPanel * kGroup<E>);
   }
 }
 
 // to (columns, rows) <- from (rows, columns), of numbers or of pairs
-template <typename E>
+template <typename E, int64_t group = kGroup<E>>
 void transpose(
-    const E* from,
-    int64_t from_row,
+    Matrix<const E> from,
     int64_t rows,
     int64_t columns,
-    E* to,
-    int64_t to_row) {
-  constexpr int64_t group = kGroup<E>;
-  const auto each = [&](int64_t r, int64_t c) {
-    for (const auto g : c10::irange(group)) {
-      to[c * to_row + r * group + g] = from[r * from_row + c * group + g];
-    }
-  };
+    Matrix<E> to) {
   constexpr int width = Vectorized<float>::size();
-  int64_t r = 0;
-  if constexpr (sizeof(E) * group == sizeof(float)) {
-    for (; r + width <= rows; r += width) {
-      int64_t c = 0;
-      for (; c + width <= columns; c += width) {
+  const bool whole = sizeof(E) * group == sizeof(float);
+  for (int64_t r = 0; r < rows; r += width) {
+    for (int64_t c = 0; c < columns; c += width) {
+      const auto part = from.from(r, c * group), turned = to.from(c, r * group);
+      if (whole && r + width <= rows && c + width <= columns) {
         vec::transpose_mxn<float, width, width>(
-            reinterpret_cast<const float*>(from + r * from_row + c * group),
-            from_row / group,
-            reinterpret_cast<float*>(to + c * to_row + r * group),
-            to_row / group);
+            reinterpret_cast<const float*>(part.data),
+            part.row / group,
+            reinterpret_cast<float*>(turned.data),
+            turned.row / group);
+        continue;
       }
-      for (; c < columns; c++) {
-        for (const auto i : c10::irange(width)) {
-          each(r + i, c);
+      for (int64_t x = 0; x < std::min<int64_t>(width, rows - r); x++) {
+        for (int64_t y = 0; y < std::min<int64_t>(width, columns - c); y++) {
+          std::copy_n(part[x] + y * group, group, turned[y] + x * group);
         }
       }
     }
   }
-  for (; r < rows; r++) {
-    for (const auto c : c10::irange(columns)) {
-      each(r, c);
-    }
-  }
 }
 
-// Panels of the transpose: for each kPanel rows, (padded(columns), kPanel) <-
-// from (rows, columns)
-template <typename E, typename scalar_t>
-void load_right_transposed(
-    Matrix<scalar_t> from,
-    int64_t rows,
-    int64_t columns,
-    E* to) {
-  constexpr int64_t group = kGroup<E>, chunk = 16 * group;
-  std::array<E, kPanel * chunk> part;
-  for (; rows > 0; rows -= kPanel, from.data += kPanel * from.row) {
-    const int64_t count = std::min(kPanel, rows);
-    const int64_t whole = padded<SumOf<E>>(count);
-    const int64_t depth = padded<E>(columns);
-    for (int64_t c = 0; c < depth; c += chunk) {
-      const int64_t width = std::clamp<int64_t>(columns - c, 0, chunk);
-      load_left(
-          Matrix<scalar_t>{from.data + c, from.row},
-          count,
-          width,
-          part.data(),
-          chunk);
-      std::fill(&part[0] + count * chunk, &part[0] + whole * chunk, E(0));
-      const int64_t units = std::min(chunk, depth - c) / group;
-      transpose(
-          part.data(), chunk, whole, units, to + c * kPanel, kPanel * group);
-    }
-    to += depth * kPanel;
-  }
-}
+// Rows of the inputs as factors of products.
+template <typename scalar_t, typename E>
+class Factors {
+ protected:
+  using T = SumOf<E>;
+  static constexpr bool kPairs = kGroup<E> == 2;
+  static constexpr bool kInPlace = std::is_same_v<scalar_t, E> && !kPairs;
 
-// The transpose as a left factor: to (columns, padded(rows)) <- from
-// (rows, columns)
-template <typename E, typename scalar_t>
-void load_left_transposed(
-    Matrix<scalar_t> from,
-    int64_t rows,
-    int64_t columns,
-    E* to,
-    int64_t to_row) {
-  constexpr int64_t group = kGroup<E>, chunk = 16 * group;
-  std::array<E, kPanel * chunk> part;
-  for (int64_t r = 0; r < rows; r += chunk) {
-    const int64_t count = std::min(chunk, rows - r);
-    for (int64_t c = 0; c < columns; c += kPanel) {
-      const int64_t width = std::min(kPanel, columns - c);
-      load_panel(
-          Matrix<scalar_t>{from.data + r * from.row + c, from.row},
-          count,
-          width,
-          part.data(),
-          kPanel * group);
-      transpose(
-          part.data(),
-          kPanel * group,
-          padded<E>(count) / group,
-          width,
-          to + c * to_row + r,
-          to_row);
-    }
+  static Matrix<const scalar_t> matrix(const Tensor& t) {
+    return {t.const_data_ptr<scalar_t>(), t.size(1)};
   }
-}
 
-// f(row, column, rows, columns) for each tile
-template <typename F>
-inline void each_tile(int64_t rows, int64_t columns, const F& f) {
-  for (int64_t r = 0; r < rows; r += kTileRows) {
-    for (int64_t c = 0; c < columns; c += kPanel) {
-      f(r, c, std::min(kTileRows, rows - r), std::min(kPanel, columns - c));
+  // Rows i.. of t to the left: where they lie, or copied.
+  static Matrix<const E>
+  left(const Tensor& t, int64_t i, int64_t rows, E* copy) {
+    const auto from = matrix(t).from(i);
+    const int64_t columns = t.size(1);
+    const Matrix<E> to{copy, even<E>(columns)};
+    if constexpr (std::is_same_v<scalar_t, E>) {
+      if (to.row == columns) {
+        return from;
+      }
     }
+    for (const auto r : c10::irange(rows)) {
+      convert(from[r], to[r], columns);
+      fill_pair(to[r], columns);
+    }
+    return to;
   }
-}
 
-// A tile of attn, before the product that makes what it meets: its rows lie too
-// far apart for the processor to guess the next.
-template <bool written, typename scalar_t>
-inline void
-prefetch_tile(Matrix<scalar_t> attn, int64_t rows, int64_t columns) {
-#if defined(__GNUC__)
-  for (; rows > 0; rows--, attn.data += attn.row) {
-    for (int64_t c = 0; c < columns; c += 64 / sizeof(scalar_t)) {
-      __builtin_prefetch(attn.data + c, written);
+  // The same to the right.
+  static Matrix<const E>
+  right(const Tensor& t, int64_t i, int64_t rows, E* copy) {
+    if constexpr (kPairs) {
+      const Matrix<E> to{copy, right_row(t)};
+      interleave<E>(matrix(t).from(i), rows, t.size(1), to);
+      return to;
+    } else {
+      return left(t, i, rows, copy);
     }
   }
-#endif
-}
+
+  // How far apart the rows lie that `right` copies, at whole lines.
+  static int64_t right_row(const Tensor& t) {
+    return kPairs ? 2 * round_up<int64_t>(t.size(1), 16) : t.size(1);
+  }
+};
 
 // result <- scores @ wide, a block of rows at a time. The scores are made of
-// left @ right.T, zeros without left, where they lie: finish(row, column, rows,
-// columns, sums, scores) is called for every tile, whose rows of sums lie
-// kPanel apart and those of scores kColumns.
-template <typename scalar_t, typename E, typename F>
+// left @ right.T, zeros without left: finish(block, sums, scores) is called for
+// every tile.
+template <typename scalar_t, typename E, typename Finish>
+class ByRows : Factors<scalar_t, E> {
+  using Base = Factors<scalar_t, E>;
+  using typename Base::T;
+
+ public:
+  ByRows(
+      const Tensor& result,
+      const Tensor& left,
+      const Tensor& right,
+      const Tensor& wide,
+      const Finish& finish)
+      : result_(result),
+        left_(left),
+        right_(right),
+        wide_(wide),
+        n_(wide.size(0)),
+        e_(wide.size(1)),
+        depth_(even<E>(columns_of(left))),
+        stride_(stride_of(n_)),
+        finish_(finish) {}
+
+  void run() {
+    const int64_t threads = threads_for(2. * n_ * n_ * (depth_ + e_ + 16));
+    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
+    const int64_t rows = even<E>(ceil_div(n_, blocks));
+    reserve(std::max(rows, kChunk));
+    scratch_.allocate(threads);
+    const int64_t chunks = ceil_div(n_, kChunk);
+    const int64_t least = (1 << 15) / (kChunk * (depth_ + e_) + 1) + 1;
+    const int64_t grain = std::max(ceil_div(chunks, threads), least);
+    at::parallel_for(0, chunks, grain, [&](auto begin, auto end) {
+      for (const auto chunk : c10::irange(begin, end)) {
+        load(chunk * kChunk);
+      }
+    });
+    const int64_t share = ceil_div(blocks, threads);
+    at::parallel_for(0, blocks, share, [&](auto begin, auto end) {
+      const Product<E> product;
+      for (int64_t i = begin * rows; i < std::min(end * rows, n_); i += rows) {
+        run_block(product, i, std::min(rows, n_ - i));
+      }
+    });
+  }
+
+ private:
+  // Rows of right and wide that are laid out at a time
+  static constexpr int64_t kChunk = 64;
+
+  void reserve(int64_t rows) {
+    const int64_t columns = round_up(n_, kColumns) / kColumns * stride_;
+    right_at_ = scratch_.reserve<E>(columns * depth_);
+    const int64_t copied = Base::kInPlace ? 0 : even<E>(n_);
+    wide_at_ = scratch_.reserve<E>(copied * Base::right_row(wide_));
+    scratch_.share();
+    rows_at_ = scratch_.reserve<E>(rows * depth_);
+    sums_at_ = scratch_.reserve<T>(kTileRows * stride_);
+    scores_at_ = scratch_.reserve<E>(rows * stride_);
+    result_at_ = scratch_.reserve<T>(rows * round_up<int64_t>(e_, 16));
+  }
+
+  // Where rows of wide are copied
+  Matrix<E> wide_copy(int64_t i) const {
+    const int64_t row = Base::right_row(wide_);
+    return {scratch_.at<E>(wide_at_) + i / kGroup<E> * row, row};
+  }
+
+  Matrix<E> right_block(int64_t j) const {
+    E* blocks = scratch_.at<E>(right_at_);
+    return {blocks + j / kColumns * depth_ * stride_, stride_ * kGroup<E>};
+  }
+
+  void load(int64_t i) {
+    const int64_t rows = std::min(kChunk, n_ - i);
+    if (depth_ > 0) {
+      const auto from = Base::left(right_, i, rows, scratch_.at<E>(rows_at_));
+      const auto to = right_block(i).from(0, i % kColumns * kGroup<E>);
+      transpose<E>(from, rows, depth_ / kGroup<E>, to);
+    }
+    Base::right(wide_, i, rows, wide_copy(i).data);
+  }
+
+  void run_block(const Product<E>& product, int64_t i, int64_t rows) {
+    const Matrix<T> sums{scratch_.at<T>(sums_at_), stride_};
+    const Matrix<T> result{
+        scratch_.at<T>(result_at_), round_up<int64_t>(e_, 16)};
+    const Matrix<E> scores{scratch_.at<E>(scores_at_), stride_};
+    Matrix<const E> left{};
+    if (depth_ > 0) {
+      left = Base::left(left_, i, rows, scratch_.at<E>(rows_at_));
+    }
+    for (int64_t j = 0; j < n_; j += kColumns) {
+      const int64_t columns = std::min(kColumns, n_ - j);
+      for (int64_t r = 0; r < rows; r += kTileRows) {
+        const Block tile{i + r, j, std::min(kTileRows, rows - r), columns};
+        const auto right = right_block(j);
+        product(tile.rows, columns, depth_, left.from(r), right, sums, false);
+        finish_(tile, sums, scores.from(r));
+      }
+      Matrix<const E> wide = wide_copy(j);
+      if constexpr (Base::kInPlace) {
+        wide = Base::matrix(wide_).from(j);
+      }
+      const int64_t depth = even<E>(columns);
+      product(rows, e_, depth, scores, wide, result, j > 0);
+    }
+    for (const auto r : c10::irange(rows)) {
+      convert(
+          result[r], result_.mutable_data_ptr<scalar_t>() + (i + r) * e_, e_);
+    }
+  }
+
+  const Tensor &result_, &left_, &right_, &wide_;
+  int64_t n_, e_, depth_, stride_;
+  const Finish& finish_;
+  Scratch scratch_;
+  int64_t right_at_ = 0, wide_at_ = 0;
+  int64_t rows_at_ = 0, sums_at_ = 0, scores_at_ = 0, result_at_ = 0;
+};
+
+template <typename scalar_t, typename E, typename Finish>
 void by_rows(
     const Tensor& result,
     const Tensor& left,
     const Tensor& right,
     const Tensor& wide,
-    const F& finish) {
-  using T = SumOf<E>;
-  const int64_t n = wide.size(0), e = wide.size(1);
-  const int64_t d = left.defined() ? left.size(1) : 0;
-  const int64_t d_padded = padded<E>(d), e_padded = padded<T>(e);
-  const auto matrix = [](const Tensor& t, int64_t row) -> Matrix<scalar_t> {
-    return {row > 0 ? t.const_data_ptr<scalar_t>() : nullptr, row};
-  };
-  const auto left_data = matrix(left, d), right_data = matrix(right, d);
-  const auto wide_data = matrix(wide, e);
-  scalar_t* result_data = result.mutable_data_ptr<scalar_t>();
-
-  const int64_t threads = std::min<int64_t>(
-      at::get_num_threads(), 2. * n * n * (d + e + 16) / kThreadWork + 1);
-  const int64_t blocks = ceil_div(ceil_div(n, kForwardRows), threads) * threads;
-  const int64_t block_rows = round_up(ceil_div(n, blocks), kGroup<E>);
-  const int64_t panel = padded<E>(n) * kPanel;
-  Scratch scratch;
-  const auto right_at = scratch.reserve<E>(round_up(n, kPanel) * d_padded);
-  const auto wide_at = scratch.reserve<E>(ceil_div(e, kPanel) * panel);
-  const auto own = scratch.bytes();
-  const auto left_at = scratch.reserve<E>(block_rows * d_padded);
-  const auto scores_at = scratch.reserve<E>(block_rows * kColumns);
-  const auto sums_at = scratch.reserve<T>(block_rows * e_padded);
-  const int64_t own_bytes = scratch.bytes() - own;
-  scratch.reserve<char>((threads - 1) * own_bytes);
-  scratch.allocate();
-  E* right_panels = scratch.at<E>(right_at);
-  E* wide_panels = scratch.at<E>(wide_at);
-
-  const int64_t grain = ceil_div(1 << 15, kPanel * (d + e) + 1);
-  at::parallel_for(0, ceil_div(n, kPanel), grain, [&](auto begin, auto end) {
-    const int64_t i = begin * kPanel, rows = std::min(end * kPanel, n) - i;
-    load_right_transposed(
-        Matrix<scalar_t>{right_data.data + i * d, d},
-        rows,
-        d,
-        right_panels + i * d_padded);
-    load_right(
-        Matrix<scalar_t>{wide_data.data + i * e, e},
-        rows,
-        e,
-        wide_panels + i * kPanel,
-        panel);
-  });
-
-  at::parallel_for(
-      0, blocks, ceil_div(blocks, threads), [&](auto begin, auto end) {
-        const int64_t mine = at::get_thread_num() * own_bytes;
-        E* left_rows = scratch.at<E>(left_at + mine);
-        E* scores = scratch.at<E>(scores_at + mine);
-        T* sums = scratch.at<T>(sums_at + mine);
-        std::array<T, kTileRows * kPanel> tile{};
-        const Product<E> product;
-        for (int64_t i = begin * block_rows; i < std::min(end * block_rows, n);
-             i += block_rows) {
-          const int64_t rows = std::min(block_rows, n - i);
-          load_left(
-              Matrix<scalar_t>{left_data.data + i * d, d},
-              rows,
-              d,
-              left_rows,
-              d_padded);
-          for (int64_t j = 0; j < n; j += kColumns) {
-            const int64_t columns = std::min(kColumns, n - j);
-            each_tile(rows, columns, [&](auto r, auto c, auto m, auto width) {
-              product(
-                  m,
-                  width,
-                  d_padded,
-                  {left_rows + r * d_padded, d_padded},
-                  {right_panels + (j + c) * d_padded, kPanel * kGroup<E>, 0},
-                  tile.data(),
-                  kPanel,
-                  false);
-              E* to = scores + r * kColumns + c;
-              finish(i + r, j + c, m, width, tile.data(), to);
-              for (const auto x : c10::irange(width < kPanel ? m : 0)) {
-                std::fill(
-                    to + x * kColumns + width,
-                    to + x * kColumns + kPanel,
-                    E(0));
-              }
-            });
-            product(
-                rows,
-                e,
-                padded<E>(columns),
-                {scores, kColumns},
-                {wide_panels + j * kPanel, kPanel * kGroup<E>, panel},
-                sums,
-                e_padded,
-                j > 0);
-          }
-          for (const auto r : c10::irange(rows)) {
-            convert(sums + r * e_padded, result_data + (i + r) * e, e);
-          }
-        }
-      });
+    const Finish& finish) {
+  ByRows<scalar_t, E, Finish>(result, left, right, wide, finish).run();
 }
 
 // attn (n) <- tanh(scores); left <- attn. Writes whole vectors of left.
 template <typename scalar_t, typename E>
-inline void
-tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
-  using T = SumOf<E>;
-  using Vec = Vectorized<scalar_t>;
-  for (int64_t j = 0; j < n; j += Vec::size()) {
-    const auto first = Vectorized<T>::loadu(scores + j);
-    Vec result;
-    if constexpr (std::is_same_v<scalar_t, T>) {
-      result = attn_tile::tanh(first);
-    } else {
-      const auto next =
-          Vectorized<T>::loadu(scores + j + Vectorized<T>::size());
-      result = vec::convert_from_float<scalar_t>(
-          short_tanh(first), short_tanh(next));
+void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
+  using Vec = Vectorized<SumOf<E>>;
+  constexpr int64_t width = Vectorized<scalar_t>::size();
+  std::array<Vec, width / Vec::size()> x;
+  for (int64_t j = 0; j < n; j += width) {
+    for (const auto i : c10::irange(x.size())) {
+      x[i] = tanh_of<scalar_t>(Vec::loadu(scores + j + i * Vec::size()));
     }
-    result.store(attn + j, std::min<int64_t>(Vec::size(), n - j));
-    if constexpr (std::is_same_v<scalar_t, E>) {
-      result.store(left + j);
-    } else {
-      auto [low, high] = vec::convert_to_float<scalar_t>(result);
-      low.store(left + j);
-      high.store(left + j + Vectorized<T>::size());
-    }
+    const auto result = narrowed<scalar_t>(x);
+    result.store(attn + j, std::min(width, n - j));
+    store(result, left + j);
   }
+  fill_pair(left, n);
 }
 
+// attn <- tanh(q @ k.T), output <- attn @ v
 template <typename scalar_t, typename E>
 void attn_forward(
     const Tensor& output,
@@ -426,261 +392,168 @@ void attn_forward(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  const int64_t n = q.size(0);
-  scalar_t* attn_data = attn.mutable_data_ptr<scalar_t>();
-  // attn <- tanh(q @ k.T), output <- attn @ v
-  by_rows<scalar_t, E>(
-      output,
-      q,
-      k,
-      v,
-      [=](auto i, auto j, auto rows, auto columns, auto* sums, E* scores) {
-        for (const auto r : c10::irange(rows)) {
-          tanh_row(
-              sums + r * kPanel,
-              attn_data + (i + r) * n + j,
-              scores + r * kColumns,
-              columns);
-        }
-      });
-}
-
-// A vector of the first n numbers, zeros after them.
-template <typename T, typename scalar_t>
-inline Vectorized<T> load(const scalar_t* from, int64_t n) {
-  constexpr int64_t width = Vectorized<T>::size();
-  using Vec = Vectorized<scalar_t>;
-  const Vec x = n < width ? Vec::loadu(from, n) : Vec::loadu(from, width);
-  if constexpr (std::is_same_v<scalar_t, T>) {
-    return x;
-  } else {
-    return std::get<0>(vec::convert_to_float<scalar_t>(x));
-  }
-}
-
-// sums (rows of kPanel) <- sums + a tile of x
-template <typename scalar_t, typename T>
-void add_tile(
-    const Tensor& x,
-    int64_t row,
-    int64_t column,
-    int64_t rows,
-    int64_t columns,
-    T* sums) {
-  const int64_t stride = x.stride(1);
-  const scalar_t* from =
-      x.const_data_ptr<scalar_t>() + row * x.stride(0) + column * stride;
-  for (; rows > 0; rows--, from += x.stride(0), sums += kPanel) {
-    if (stride == 1) {
-      for (int64_t c = 0; c < columns; c += Vectorized<T>::size()) {
-        (Vectorized<T>::loadu(sums + c) + load<T>(from + c, columns - c))
-            .store(sums + c);
-      }
-    } else {
-      for (const auto c : c10::irange(columns)) {
-        sums[c] += static_cast<T>(from[c * stride]);
-      }
+  const Matrix<scalar_t> to{attn.mutable_data_ptr<scalar_t>(), attn.size(1)};
+  const auto finish = [&](const Block& at, auto sums, Matrix<E> scores) {
+    for (const auto r : c10::irange(at.rows)) {
+      tanh_row(sums[r], to[at.i + r] + at.j, scores[r], at.columns);
     }
-  }
-}
-
-// scores (rows of kColumns) <- grad_attn (rows of kPanel) * (1 - attn^2), for a
-// tile. Zeros beyond its columns: an infinite row times what is padded with
-// zeros there would be NaN.
-template <typename scalar_t, typename E>
-void grad_scores_tile(
-    const SumOf<E>* grad_attn,
-    Matrix<scalar_t> attn,
-    int64_t rows,
-    int64_t columns,
-    E* scores) {
-  using T = SumOf<E>;
-  using Vec = Vectorized<T>;
-  using Load = Vectorized<scalar_t>;
-  const auto grad = [](const T* g, const Vec& a) {
-    return Vec::loadu(g) * ((Vec(1) - a) * (Vec(1) + a));
   };
-  for (; rows > 0; rows--) {
-    for (int64_t c = 0; c < columns; c += Load::size()) {
-      const scalar_t* from = attn.data + c;
-      const T* g = grad_attn + c;
-      const Load a = c + Load::size() <= columns
-          ? Load::loadu(from)
-          : Load::loadu(from, columns - c);
-      if constexpr (std::is_same_v<scalar_t, T>) {
-        grad(g, a).store(scores + c);
-      } else {
-        auto [low, high] = vec::convert_to_float<scalar_t>(a);
-        low = grad(g, low);
-        high = grad(g + Vec::size(), high);
-        if constexpr (kGroup<E> == 2) {
-          vec::convert_from_float<E>(low, high).store(scores + c);
-        } else {
-          low.store(scores + c);
-          high.store(scores + c + Vec::size());
-        }
-      }
+  by_rows<scalar_t, E>(output, q, k, v, finish);
+}
+
+// sums <- sums + a tile of x
+template <typename scalar_t, typename T>
+void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
+  const int64_t row = x.stride(0), column = x.stride(1);
+  const scalar_t* from = x.const_data_ptr<scalar_t>();
+  from += at.i * row + at.j * column;
+  for (const auto r : c10::irange(at.rows)) {
+    T* to = sums[r];
+    for (const auto c : c10::irange(at.columns)) {
+      to[c] += static_cast<T>(from[r * row + c * column]);
     }
-    std::fill(scores + columns, scores + padded<E>(columns), E(0));
-    attn.data += attn.row;
-    grad_attn += kPanel;
-    scores += kColumns;
   }
 }
 
-// grad_q alone, of which each thread owns rows.
+// scores (n) <- grad_attn * (1 - attn^2), and a copy of attn unless it is null.
+// Writes whole vectors of both.
 template <typename scalar_t, typename E>
-void attn_backward_q(
-    const Tensor& grad_q,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn) {
-  const int64_t n = attn.size(0);
-  const scalar_t* attn_data = attn.const_data_ptr<scalar_t>();
-  by_rows<scalar_t, E>(
-      grad_q,
-      grad_output,
-      v,
-      k,
-      [=](auto i, auto j, auto rows, auto columns, auto* sums, E* scores) {
-        if (grad_attn.defined()) {
-          add_tile<scalar_t>(grad_attn, i, j, rows, columns, sums);
-        }
-        grad_scores_tile<scalar_t>(
-            sums,
-            Matrix<scalar_t>{attn_data + i * n + j, n},
-            rows,
-            columns,
-            scores);
-      });
+void grad_row(
+    const SumOf<E>* grad_attn,
+    const scalar_t* attn,
+    E* scores,
+    E* copy,
+    int64_t n) {
+  using Vec = Vectorized<SumOf<E>>;
+  using Load = Vectorized<scalar_t>;
+  for (int64_t j = 0; j < n; j += Load::size()) {
+    const auto x = n - j < Load::size() ? Load::loadu(attn + j, n - j)
+                                        : Load::loadu(attn + j);
+    if (copy) {
+      store(x, copy + j);
+    }
+    auto a = widened(x);
+    for (const auto i : c10::irange(a.size())) {
+      const Vec one(1), grad = Vec::loadu(grad_attn + j + i * Vec::size());
+      a[i] = grad * ((one - a[i]) * (one + a[i]));
+    }
+    store_sums<scalar_t>(a, scores + j);
+  }
+  fill_pair(scores, n);
+}
+
+// A tile of attn, before the product that makes what it meets: its rows lie too
+// far apart for the processor to guess the next.
+template <typename scalar_t>
+void prefetch(Matrix<const scalar_t> attn, const Block& at) {
+#if defined(__GNUC__)
+  for (const auto r : c10::irange(at.rows)) {
+    for (int64_t c = 0; c < at.columns; c += 64 / sizeof(scalar_t)) {
+      __builtin_prefetch(attn[at.i + r] + at.j + c, 0, 2);
+    }
+  }
+#endif
 }
 
 // Each part of the work owns some columns of attn, rows of grad_k and grad_v,
 // whose transposes it sums, and has its own sums of grad_q.
 template <typename scalar_t, typename E>
-class Backward {
- public:
-  using T = SumOf<E>;
+class ByColumns : Factors<scalar_t, E> {
+  using Base = Factors<scalar_t, E>;
+  using typename Base::T;
 
-  Backward(
-      const Tensor& grad_q,
-      const Tensor& grad_k,
-      const Tensor& grad_v,
-      const Tensor& grad_output,
-      const Tensor& grad_attn,
-      const Tensor& q,
-      const Tensor& k,
-      const Tensor& v,
-      const Tensor& attn)
-      : grad_q_(grad_q),
-        grad_k_(grad_k),
-        grad_v_(grad_v),
-        grad_attn_(grad_attn),
-        n_(attn.size(0)),
-        d_(grad_q.defined()       ? grad_q.size(1)
-               : grad_k.defined() ? grad_k.size(1)
-                                  : 0),
-        e_(grad_output.defined() ? grad_output.size(1) : 0),
-        scores_wanted_(grad_q.defined() || grad_k.defined()),
-        q_(matrix(q, d_)),
-        k_(matrix(k, d_)),
-        v_(matrix(v, e_)),
-        grad_output_(matrix(grad_output, e_)),
-        attn_(matrix(attn, n_)) {
-    parts_ = std::min<int64_t>(
-        at::get_num_threads(), 4. * n_ * n_ * (d_ + e_ + 4) / kThreadWork + 1);
+ public:
+  explicit ByColumns(const AttnBackward& x)
+      : x_(x),
+        attn_(Base::matrix(x.attn)),
+        n_(x.attn.size(0)),
+        d_(std::max(columns_of(x.grad_q), columns_of(x.grad_k))),
+        e_(columns_of(x.grad_output)),
+        depth_(even<E>(e_)),
+        rows_(std::min(even<E>(n_), kBackwardRows)) {
+    parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + 4));
     most_ =
         std::max<int64_t>({2, n_ / (4 * d_ + 1), (1 << 18) / (n_ * d_ + 1)});
   }
 
   // Whether so many threads would need too much memory for sums of grad_q.
   bool crowded() const {
-    return grad_q_.defined() && 4 * parts_ > 5 * most_;
+    return x_.grad_q.defined() && 4 * parts_ > 5 * most_;
   }
 
   void run() {
-    plan();
-    at::parallel_for(0, ceil_div(n_, rows_), 1, [&](auto begin, auto end) {
+    if (x_.grad_q.defined()) {
+      parts_ = std::min(parts_, most_);
+    }
+    share_ = round_up<int64_t>(ceil_div(n_, parts_), 16);
+    parts_ = ceil_div(n_, share_);
+    reserve();
+    const int64_t blocks = ceil_div(n_, rows_);
+    const int64_t grain = ceil_div(blocks, parts_);
+    at::parallel_for(0, blocks, grain, [&](auto begin, auto end) {
       for (const auto block : c10::irange(begin, end)) {
-        load_rows(block * rows_);
+        load_transposed(x_.grad_k, x_.q, block * rows_, q_);
+        load_transposed(x_.grad_v, x_.grad_output, block * rows_, output_);
       }
     });
     at::parallel_for(0, parts_, 1, [&](auto begin, auto end) {
       const Product<E> product;
       for (const auto part : c10::irange(begin, end)) {
-        const int64_t first = part * part_columns_;
-        const int64_t last = std::min(first + part_columns_, n_);
-        for (int64_t j = first; j < last; j += kColumns) {
+        const int64_t last = std::min((part + 1) * share_, n_);
+        for (int64_t j = part * share_; j < last; j += kColumns) {
           run_columns(product, part, j, std::min(kColumns, last - j));
         }
       }
     });
-    if (grad_q_.defined()) {
+    if (x_.grad_q.defined()) {
       sum_grad_q();
     }
   }
 
  private:
-  static Matrix<scalar_t> matrix(const Tensor& t, int64_t row) {
-    return {t.defined() ? t.const_data_ptr<scalar_t>() : nullptr, row};
+  void reserve() {
+    const bool q = x_.grad_q.defined(), k = x_.grad_k.defined();
+    const bool v = x_.grad_v.defined();
+    stride_ = stride_of(share_);
+    grad_q_row_ = round_up<int64_t>(d_, 16);
+    const int64_t all = round_up(n_, rows_);
+    q_ = scratch_.reserve<E>(k ? all * d_ : 0);
+    output_ = scratch_.reserve<E>(v ? all * e_ : 0);
+    grad_q_ = scratch_.reserve<T>(q ? parts_ * n_ * grad_q_row_ : 0);
+    scratch_.share();
+    const int64_t block = rows_ * stride_, widest = std::max(d_, e_) + 16;
+    sums_ = scratch_.reserve<T>(kTileRows * stride_);
+    // Rows of an input that are not used where they lie
+    copy_ = scratch_.reserve<E>(std::max(rows_, stride_) * widest * kGroup<E>);
+    scores_ = scratch_.reserve<E>(block);
+    attn_copy_ = scratch_.reserve<E>(v ? block : 0);
+    scores_right_ = Base::kPairs ? scratch_.reserve<E>(block) : scores_;
+    attn_right_ = Base::kPairs ? scratch_.reserve<E>(block) : attn_copy_;
+    k_ = scratch_.reserve<E>(stride_ * grad_q_row_);
+    v_ = scratch_.reserve<E>(stride_ * depth_);
+    grad_k_ = scratch_.reserve<T>(k ? d_ * stride_ : 0);
+    grad_v_ = scratch_.reserve<T>(v ? e_ * stride_ : 0);
+    scratch_.allocate(parts_);
   }
 
-  void plan() {
-    if (grad_q_.defined()) {
-      parts_ = std::min(parts_, most_);
-    }
-    part_columns_ = padded<T>(ceil_div(n_, parts_));
-    parts_ = ceil_div(n_, part_columns_);
-    rows_ = padded<E>(std::min(n_, kBackwardRows));
-    columns_ = round_up(std::min(part_columns_, kColumns), kPanel);
-    panel_ = rows_ * kPanel;
-    d_padded_ = padded<T>(d_);
-    e_depth_ = padded<E>(e_);
-    const int64_t all_rows = round_up(n_, rows_);
-    q_left_ = scratch_.reserve<E>(grad_k_.defined() ? all_rows * d_ : 0);
-    output_left_ = scratch_.reserve<E>(grad_v_.defined() ? all_rows * e_ : 0);
-    grad_q_bytes_ = grad_q_.defined() ? n_ * d_padded_ * sizeof(T) : 0;
-    grad_q_sums_ = scratch_.reserve<char>(parts_ * grad_q_bytes_);
-    const int64_t own = scratch_.bytes();
-    output_rows_ = scratch_.reserve<E>(rows_ * e_depth_);
-    scores_ = scratch_.reserve<E>(rows_ * kColumns);
-    scores_right_ =
-        kGroup<E> == 1 ? scores_ : scratch_.reserve<E>(rows_ * columns_);
-    attn_right_ = scratch_.reserve<E>(rows_ * columns_);
-    k_right_ = scratch_.reserve<E>(columns_ * round_up(d_, kPanel));
-    v_right_ = scratch_.reserve<E>(columns_ * e_depth_);
-    grad_k_sums_ = scratch_.reserve<T>(d_ * columns_);
-    grad_v_sums_ = scratch_.reserve<T>(e_ * columns_);
-    own_bytes_ = scratch_.bytes() - own;
-    scratch_.reserve<char>((parts_ - 1) * own_bytes_);
-    scratch_.allocate();
+  Matrix<E> block_at(int64_t begin) const {
+    return {scratch_.at<E>(begin), stride_};
+  }
+  Matrix<E> right_at(int64_t begin) const {
+    return {scratch_.at<E>(begin), stride_ * kGroup<E>};
   }
 
-  template <typename Element>
-  Element* own(int64_t begin) const {
-    return scratch_.at<Element>(begin + at::get_thread_num() * own_bytes_);
-  }
-
-  // The transposes of a block of rows, which every part reads.
-  void load_rows(int64_t i) {
-    const int64_t rows = std::min(rows_, n_ - i);
-    if (grad_k_.defined()) {
-      load_left_transposed(
-          Matrix<scalar_t>{q_.data + i * d_, d_},
-          rows,
-          d_,
-          scratch_.at<E>(q_left_) + i * d_,
-          rows_);
-    }
-    if (grad_v_.defined()) {
-      load_left_transposed(
-          Matrix<scalar_t>{grad_output_.data + i * e_, e_},
-          rows,
-          e_,
-          scratch_.at<E>(output_left_) + i * e_,
-          rows_);
+  // The transpose of some rows, which every part reads, to the left.
+  void load_transposed(
+      const Tensor& grad,
+      const Tensor& t,
+      int64_t i,
+      int64_t begin) {
+    if (grad.defined()) {
+      const int64_t rows = std::min(rows_, n_ - i), size = t.size(1);
+      const auto from = Base::right(t, i, rows, scratch_.at<E>(copy_));
+      const Matrix<E> to{scratch_.at<E>(begin) + i * size, rows_};
+      transpose<E>(from, even<E>(rows) / kGroup<E>, size, to);
     }
   }
 
@@ -689,241 +562,190 @@ class Backward {
       int64_t part,
       int64_t j,
       int64_t columns) {
-    if (grad_q_.defined()) {
-      load_right(
-          Matrix<scalar_t>{k_.data + j * d_, d_},
-          columns,
-          d_,
-          own<E>(k_right_),
-          columns_ * kPanel);
+    Matrix<const E> k{};
+    if (x_.grad_q.defined()) {
+      k = Base::right(x_.k, j, columns, scratch_.at<E>(k_));
     }
-    if (e_ > 0 && scores_wanted_) {
-      load_right_transposed(
-          Matrix<scalar_t>{v_.data + j * e_, e_},
-          columns,
-          e_,
-          own<E>(v_right_));
+    if (depth_ > 0 && scores_wanted()) {
+      const auto v = Base::left(x_.v, j, columns, scratch_.at<E>(copy_));
+      transpose<E>(v, columns, depth_ / kGroup<E>, right_at(v_));
     }
     for (int64_t i = 0; i < n_; i += rows_) {
-      const int64_t rows = std::min(rows_, n_ - i);
-      load_tiles(product, i, j, rows, columns);
-      add_products(product, part, i, j, rows, columns);
-    }
-    store(grad_k_, own<T>(grad_k_sums_), j, columns);
-    store(grad_v_, own<T>(grad_v_sums_), j, columns);
-  }
-
-  // The factors that a block of attn gives: the gradient of the scores, to the
-  // left and to the right, and attn.
-  void load_tiles(
-      const Product<E>& product,
-      int64_t i,
-      int64_t j,
-      int64_t rows,
-      int64_t columns) {
-    constexpr int64_t pair = kPanel * kGroup<E>;
-    E* output_rows = own<E>(output_rows_);
-    E* scores = own<E>(scores_);
-    if (e_ > 0 && scores_wanted_) {
-      load_left(
-          Matrix<scalar_t>{grad_output_.data + i * e_, e_},
-          rows,
-          e_,
-          output_rows,
-          e_depth_);
-    }
-    std::array<T, kTileRows * kPanel> tile{};
-    each_tile(rows, columns, [&](auto r, auto c, auto m, auto width) {
-      const Matrix<scalar_t> attn{attn_.data + (i + r) * n_ + j + c, n_};
-      const int64_t to = c / kPanel * panel_ + r * kPanel;
-      prefetch_tile<false>(attn, m, width);
-      // Zeros after the last rows are terms of the sums, too.
-      const int64_t last = r + m == rows ? rows - r : m;
-      if (scores_wanted_) {
-        tile.fill(T(0));
-        if (e_ > 0) {
-          // grad_attn <- grad_output @ v.T
-          product(
-              m,
-              width,
-              e_depth_,
-              {output_rows + r * e_depth_, e_depth_},
-              {own<E>(v_right_) + c * e_depth_, pair, 0},
-              tile.data(),
-              kPanel,
-              false);
-        }
-        if (grad_attn_.defined()) {
-          add_tile<scalar_t>(grad_attn_, i + r, j + c, m, width, tile.data());
-        }
-        E* left = scores + r * kColumns + c;
-        grad_scores_tile<scalar_t>(tile.data(), attn, m, width, left);
-        if constexpr (kGroup<E> == 2) {
-          load_panel(
-              Matrix<E>{left, kColumns},
-              last,
-              width,
-              own<E>(scores_right_) + to,
-              pair);
-        } else {
-          for (int64_t x = m; x < padded<E>(last); x++) {
-            std::fill_n(left + x * kColumns, kPanel, E(0));
-          }
-        }
+      const Block at{i, j, std::min(rows_, n_ - i), columns};
+      load(product, at);
+      if (x_.grad_q.defined()) {
+        // grad_q <- grad_q + grad_scores @ k
+        const int64_t depth = even<E>(columns), first = part * share_;
+        const Matrix<T> sums{scratch_.at<T>(grad_q_), grad_q_row_};
+        const auto to = sums.from(part * n_ + i);
+        product(at.rows, d_, depth, block_at(scores_), k, to, j > first);
       }
-      if (grad_v_.defined()) {
-        load_panel(attn, last, width, own<E>(attn_right_) + to, pair);
-      }
-    });
-  }
-
-  void add_products(
-      const Product<E>& product,
-      int64_t part,
-      int64_t i,
-      int64_t j,
-      int64_t rows,
-      int64_t columns) {
-    constexpr int64_t pair = kPanel * kGroup<E>;
-    const Right<E> scores_right = kGroup<E> == 1
-        ? Right<E>{own<E>(scores_), kColumns, kPanel}
-        : Right<E>{own<E>(scores_right_), pair, panel_};
-    const int64_t depth = padded<E>(rows);
-    if (grad_q_.defined()) {
-      // grad_q <- grad_q + grad_scores @ k
-      T* sums = scratch_.at<T>(grad_q_sums_ + part * grad_q_bytes_);
-      product(
-          rows,
-          d_,
-          padded<E>(columns),
-          {own<E>(scores_), kColumns},
-          {own<E>(k_right_), pair, columns_ * kPanel},
-          sums + i * d_padded_,
-          d_padded_,
-          j > part * part_columns_);
-    }
-    if (grad_k_.defined()) {
       // grad_k.T <- grad_k.T + q.T @ grad_scores
-      product(
-          d_,
-          columns,
-          depth,
-          {scratch_.at<E>(q_left_) + i * d_, rows_},
-          scores_right,
-          own<T>(grad_k_sums_),
-          columns_,
-          i > 0);
-    }
-    if (grad_v_.defined()) {
+      add_columns(product, x_.grad_k, q_, scores_right_, at, grad_k_);
       // grad_v.T <- grad_v.T + grad_output.T @ attn
-      product(
-          e_,
-          columns,
-          depth,
-          {scratch_.at<E>(output_left_) + i * e_, rows_},
-          {own<E>(attn_right_), pair, panel_},
-          own<T>(grad_v_sums_),
-          columns_,
-          i > 0);
+      add_columns(product, x_.grad_v, output_, attn_right_, at, grad_v_);
+    }
+    store_columns(x_.grad_k, grad_k_, j, columns);
+    store_columns(x_.grad_v, grad_v_, j, columns);
+  }
+
+  bool scores_wanted() const {
+    return x_.grad_q.defined() || x_.grad_k.defined();
+  }
+
+  // The factors that a block of attn gives: the gradient of the scores and
+  // attn, to the left and to the right.
+  void load(const Product<E>& product, const Block& at) {
+    Matrix<const E> output{};
+    if (depth_ > 0 && scores_wanted()) {
+      E* copy = scratch_.at<E>(copy_);
+      output = Base::left(x_.grad_output, at.i, at.rows, copy);
+    }
+    const Matrix<T> sums{scratch_.at<T>(sums_), stride_};
+    for (int64_t r = 0; r < at.rows; r += kTileRows) {
+      const int64_t rows = std::min(kTileRows, at.rows - r);
+      const Block tile{at.i + r, at.j, rows, at.columns};
+      prefetch(attn_, tile);
+      if (scores_wanted()) {
+        // grad_attn <- grad_output @ v.T
+        const auto left = output.from(r), v = right_at(v_);
+        product(rows, at.columns, depth_, left, v, sums, false);
+        if (x_.grad_attn.defined()) {
+          add_tile<scalar_t>(x_.grad_attn, tile, sums);
+        }
+      }
+      const auto scores = block_at(scores_).from(r);
+      const auto copy = block_at(attn_copy_).from(r);
+      for (const auto y : c10::irange(rows)) {
+        E* to = x_.grad_v.defined() ? copy[y] : nullptr;
+        const scalar_t* attn = attn_[tile.i + y] + at.j;
+        grad_row(sums[y], attn, scores[y], to, at.columns);
+      }
+      if constexpr (Base::kPairs) {
+        const auto pairs = [&](Matrix<const E> from, int64_t begin) {
+          interleave(from, rows, at.columns, right_at(begin).from(r / 2));
+        };
+        if (scores_wanted()) {
+          pairs(scores, scores_right_);
+        }
+        if (x_.grad_v.defined()) {
+          pairs(copy, attn_right_);
+        }
+      }
+    }
+  }
+
+  // The transpose of grad's sums <- itself + left @ right
+  void add_columns(
+      const Product<E>& product,
+      const Tensor& grad,
+      int64_t left,
+      int64_t right,
+      const Block& at,
+      int64_t sums) {
+    if (grad.defined()) {
+      const int64_t size = grad.size(1), depth = even<E>(at.rows);
+      const Matrix<const E> from{scratch_.at<E>(left) + at.i * size, rows_};
+      const Matrix<T> to{scratch_.at<T>(sums), stride_};
+      product(size, at.columns, depth, from, right_at(right), to, at.i > 0);
     }
   }
 
   // Rows j.. of grad <- sums (size, columns) transposed
-  void store(const Tensor& grad, const T* sums, int64_t j, int64_t columns) {
+  void
+  store_columns(const Tensor& grad, int64_t begin, int64_t j, int64_t columns) {
     if (!grad.defined()) {
       return;
     }
-    const int64_t size = grad.size(1);
-    scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * size;
-    std::array<T, kTileRows * kPanel> part;
-    for (int64_t x = 0; x < size; x += kPanel) {
-      const int64_t width = std::min(kPanel, size - x);
-      for (int64_t c = 0; c < columns; c += kTileRows) {
-        const int64_t count = std::min(kTileRows, columns - c);
-        transpose(
-            sums + x * columns_ + c,
-            columns_,
-            width,
-            count,
-            part.data(),
-            kPanel);
+    const Matrix<const T> sums{scratch_.at<T>(begin), stride_};
+    scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * grad.size(1);
+    const Matrix<scalar_t> rows{to, grad.size(1)};
+    std::array<T, 16 * 16> part;
+    for (int64_t c = 0; c < columns; c += 16) {
+      for (int64_t x = 0; x < rows.row; x += 16) {
+        const int64_t count = std::min<int64_t>(16, columns - c);
+        const int64_t width = std::min<int64_t>(16, rows.row - x);
+        transpose<T>(sums.from(x, c), width, count, {part.data(), 16});
         for (const auto r : c10::irange(count)) {
-          convert(&part[r * kPanel], to + (c + r) * size + x, width);
+          convert(&part[r * 16], rows[c + r] + x, width);
         }
       }
     }
   }
 
   void sum_grad_q() {
-    using Vec = Vectorized<T>;
-    scalar_t* to = grad_q_.mutable_data_ptr<scalar_t>();
-    const int64_t grain = ceil_div(1 << 15, parts_ * d_ + 1);
+    scalar_t* to = x_.grad_q.template mutable_data_ptr<scalar_t>();
+    const Matrix<T> sums{scratch_.at<T>(grad_q_), grad_q_row_};
+    const int64_t grain = (1 << 15) / (parts_ * d_ + 1) + 1;
     at::parallel_for(0, n_, grain, [&](auto begin, auto end) {
       for (const auto i : c10::irange(begin, end)) {
-        T* sum = scratch_.at<T>(grad_q_sums_) + i * d_padded_;
         for (const auto part : c10::irange(int64_t(1), parts_)) {
-          const T* other = sum + part * (grad_q_bytes_ / sizeof(T));
-          for (int64_t c = 0; c < d_padded_; c += Vec::size()) {
-            (Vec::loadu(sum + c) + Vec::loadu(other + c)).store(sum + c);
+          for (const auto c : c10::irange(d_)) {
+            sums[i][c] += sums[part * n_ + i][c];
           }
         }
-        convert(sum, to + i * d_, d_);
+        convert(sums[i], to + i * d_, d_);
       }
     });
   }
 
-  Tensor grad_q_, grad_k_, grad_v_, grad_attn_;
-  int64_t n_, d_, e_;
-  bool scores_wanted_;
-  Matrix<scalar_t> q_, k_, v_, grad_output_, attn_;
-  // Parts, the columns of each, and the sizes of a block
-  int64_t parts_, most_, part_columns_ = 0, rows_ = 0, columns_ = 0;
-  int64_t panel_ = 0, d_padded_ = 0, e_depth_ = 0;
-  // Arrays that all threads share, and those of each
+  const AttnBackward& x_;
+  Matrix<const scalar_t> attn_;
+  int64_t n_, d_, e_, depth_, rows_;
+  // Parts of the work, the most that memory allows, and the columns of each
+  int64_t parts_ = 0, most_ = 0, share_ = 0, stride_ = 0, grad_q_row_ = 0;
   Scratch scratch_;
-  int64_t q_left_ = 0, output_left_ = 0, grad_q_sums_ = 0, grad_q_bytes_ = 0;
-  int64_t output_rows_ = 0, scores_ = 0, scores_right_ = 0, attn_right_ = 0;
-  int64_t k_right_ = 0, v_right_ = 0, grad_k_sums_ = 0, grad_v_sums_ = 0;
-  int64_t own_bytes_ = 0;
+  // What all parts read and write, and what each has
+  int64_t q_ = 0, output_ = 0, grad_q_ = 0;
+  int64_t sums_ = 0, copy_ = 0, scores_ = 0, attn_copy_ = 0, scores_right_ = 0;
+  int64_t attn_right_ = 0, k_ = 0, v_ = 0, grad_k_ = 0, grad_v_ = 0;
 };
 
+// grad_q alone, of which each thread owns rows.
 template <typename scalar_t, typename E>
-void attn_backward(
-    const Tensor& grad_q,
-    const Tensor& grad_k,
-    const Tensor& grad_v,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn) {
-  const auto with = [&](const Tensor& grad_q) {
-    return Backward<scalar_t, E>(
-        grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
+void attn_backward_q(const AttnBackward& x) {
+  const Matrix<const scalar_t> attn{
+      x.attn.const_data_ptr<scalar_t>(), x.attn.size(1)};
+  const auto finish = [&](const Block& at, auto sums, Matrix<E> scores) {
+    if (x.grad_attn.defined()) {
+      add_tile<scalar_t>(x.grad_attn, at, sums);
+    }
+    for (const auto r : c10::irange(at.rows)) {
+      const scalar_t* row = attn[at.i + r] + at.j;
+      grad_row<scalar_t, E>(sums[r], row, scores[r], nullptr, at.columns);
+    }
   };
-  auto work = with(grad_q);
-  if (!work.crowded()) {
-    return work.run();
+  by_rows<scalar_t, E>(x.grad_q, x.grad_output, x.v, x.k, finish);
+}
+
+template <typename scalar_t, typename E>
+void attn_backward(const AttnBackward& x) {
+  ByColumns<scalar_t, E> all(x);
+  if (!all.crowded()) {
+    return all.run();
   }
-  // Made apart, grad_q costs a fifth product and keeps every thread busy.
-  attn_backward_q<scalar_t, E>(grad_q, grad_output, grad_attn, k, v, attn);
-  if (grad_k.defined() || grad_v.defined()) {
-    with(Tensor()).run();
+  // A pass of its own for grad_q costs a fifth product but keeps every thread
+  // busy.
+  attn_backward_q<scalar_t, E>(x);
+  AttnBackward others = x;
+  others.grad_q = Tensor();
+  if (others.grad_k.defined() || others.grad_v.defined()) {
+    ByColumns<scalar_t, E>(others).run();
   }
 }
 
-// Calls f with a number of the type that products read.
-template <typename scalar_t, typename F>
-void with_element(const F& f) {
-#if defined(CPU_CAPABILITY_AVX512)
-  if constexpr (std::is_same_v<scalar_t, BFloat16>) {
-    if (has_pair_products()) {
-      return f(BFloat16());
-    }
-  }
-#endif
-  f(at::opmath_type<scalar_t>());
+// Calls f with a number of the inputs' type and one of the type that products
+// read.
+template <typename F>
+void dispatch(const Tensor& t, const F& f) {
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
+        if (std::is_same_v<scalar_t, BFloat16> && has_pair_products()) {
+          f(BFloat16(), BFloat16());
+        } else {
+          f(scalar_t(), at::opmath_type<scalar_t>());
+        }
+      });
 }
 
 void attn_kernel(
@@ -932,31 +754,15 @@ void attn_kernel(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, q.scalar_type(), "attn_cpu", [&] {
-        with_element<scalar_t>([&](auto element) {
-          attn_forward<scalar_t, decltype(element)>(output, attn, q, k, v);
-        });
-      });
+  dispatch(q, [&](auto number, auto element) {
+    attn_forward<decltype(number), decltype(element)>(output, attn, q, k, v);
+  });
 }
 
-void attn_backward_kernel(
-    const Tensor& grad_q,
-    const Tensor& grad_k,
-    const Tensor& grad_v,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn) {
-  AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, attn.scalar_type(), "_attn_backward_cpu", [&] {
-        with_element<scalar_t>([&](auto element) {
-          attn_backward<scalar_t, decltype(element)>(
-              grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
-        });
-      });
+void attn_backward_kernel(const AttnBackward& x) {
+  dispatch(x.attn, [&](auto number, auto element) {
+    attn_backward<decltype(number), decltype(element)>(x);
+  });
 }
 
 } // namespace
