@@ -109,7 +109,7 @@ def overhead(results: Iterable[Result]) -> str:
     return "\n".join(lines) if small else ""
 
 
-def run(cases: Iterable[Case], record: Record, folder: Path, quick: bool) -> list[Result]:
+def run(cases: Iterable[Case], record: Record, folder: Path, seconds: float) -> list[Result]:
     """Prints a line for each case and keeps its result at once, so that a run that is stopped loses nothing."""
     floors: dict[str, Floor] = {}
     every: dict[str, Attn] = {}
@@ -128,7 +128,7 @@ def run(cases: Iterable[Case], record: Record, folder: Path, quick: bool) -> lis
             continue
         if case.dtype not in floors:
             floors[case.dtype] = Floor(torch_dtype(case.dtype), 0.1)
-        result = measure(case, attns, floors[case.dtype], 0.15 if quick else 0.4)
+        result = measure(case, attns, floors[case.dtype], seconds)
         results.append(dataclasses.replace(result, commit=state, torch=release))
         print(row(results[-1]), flush=True)
         record.add(results[-1])
@@ -139,6 +139,7 @@ def run(cases: Iterable[Case], record: Record, folder: Path, quick: bool) -> lis
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cases, in under two minutes")
+    parser.add_argument("--seconds", type=float, help="time for each route of a case (default 0.4; 0.15 with --quick)")
     parser.add_argument("--part", nargs="+", choices=PARTS, help="the grid, or every other route at a few sizes")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="only these")
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help=f"only these of {SIZES}")
@@ -158,7 +159,8 @@ def main() -> None:
             "choose another folder with --out"
         )
     print(f"{mine.conditions}, torch {torch.__version__}, commit {commit()}")
-    results = run(cases, record, folder, options.quick)
+    seconds = options.seconds or (0.15 if options.quick else 0.4)
+    results = run(cases, record, folder, seconds)
     print(overhead(results), end="\n" * any(r.case.n == OVERHEAD_N for r in results))
     report.write(record, folder)
     charts.draw(record, folder)
