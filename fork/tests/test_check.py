@@ -63,7 +63,7 @@ torch/overrides.py: line 1 of the fragment does not parse here: '[' was never cl
 def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
     root = stack(tmp_path)
     (root / "stack/plain/PR.md").unlink()
-    write(root, {"stack/fast/PR.md": "Another title\n\n## Why\n\nTODO: who needs it\n\n---\n\nThe rest.\n"})
+    write(root, {"stack/fast/PR.md": "Another title\n\n## Why\n\nTODO: who needs it. The second sentence goes\non.\n\n---\n\nThe rest.\n"})
     assert_expected_inline(
         faults(root),
         """\
@@ -71,7 +71,7 @@ stack/plain/PR.md: missing
 stack/fast/PR.md: it does not begin with 'Make twice fast' and an empty line
 stack/fast/PR.md: it has no section 'how to review'
 stack/fast/PR.md: it has no section 'test plan'
-stack/fast/PR.md:7: git would cut the message at '---'
+stack/fast/PR.md:8: git would cut the message at '---'
 stack/fast/PR.md: it does not say 'Stack (oldest at bottom):' and then * **fast** (this PR), * plain
 stack/fast/PR.md:5: who needs it
 """,
