@@ -274,7 +274,12 @@ class TestGradients(TestCase):
             exact = composition_backward(
                 *[None if x is None else x.to(precise(dtype)) for x in args], mask
             )
-            needed = mask[1], mask[0], mask[0] or mask[1]
+            scores = any(defined)
+            needed = (
+                mask[1] and scores,
+                mask[0] and scores,
+                defined[0] and any(mask[:2]),
+            )
             result = aten._attn_backward(
                 grad_output, grad_attn, *keep((q, k, v), needed), attn, mask
             )
@@ -332,6 +337,27 @@ class TestGradients(TestCase):
                 self.assertTrue(
                     gradgradcheck(function, inputs, check_fwd_over_rev=True)
                 )
+
+    @in_precise_dtypes
+    def test_every_subset_of_the_double_backward(self, dtype):
+        """gradgradcheck gives a gradient to one of the gradients of q, k and v at a time."""
+        values = make_inputs(dtype=dtype, requires_grad=False)
+        given = make_inputs(dtype=dtype, requires_grad=False)
+        for chosen in subsets(3):
+            found = []
+            for function in torch.attn, composition:
+                inputs = [x.clone().requires_grad_() for x in values]
+                grads = first_gradients(function, inputs)
+                pairs = [
+                    (g, w)
+                    for g, w, use in zip(grads, given, chosen, strict=True)
+                    if use
+                ]
+                if pairs:
+                    outputs, weights = zip(*pairs, strict=True)
+                    found.append(torch.autograd.grad(outputs, inputs, weights))
+            if found:
+                self.assertEqual(*found, msg=f"{chosen}")
 
     @in_precise_dtypes
     def test_third_derivative(self, dtype):
@@ -644,10 +670,14 @@ class TestContexts(TestCase):
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
         keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
 
-        def lazy(x):
-            return torch._neg_view((-x).conj_physical()).conj()
-
-        for n, d, e in (9, 300, 400), (9, 4, 5):
+        lazy_views = (
+            lambda x: torch._neg_view(-x),
+            lambda x: x.conj_physical().conj(),
+            lambda x: torch._neg_view((-x).conj_physical()).conj(),
+        )
+        for (n, d, e), lazy in itertools.product(
+            ((9, 300, 400), (9, 4, 5)), lazy_views
+        ):
             tensors = make(
                 *((n, e), (n, n), (n, d), (n, d), (n, e), (n, n)),
                 dtype=dtype,
@@ -692,6 +722,22 @@ class TestContexts(TestCase):
             self.assertEqual(result, expected, rtol=0, atol=0)
             self.assertEqual(result_of_batch, expected_of_batch, rtol=0, atol=0)
             self.assertEqual([x.dtype for x in fake], [dtype] * 3)
+
+    def test_tangents_of_the_backward_operator_under_autocast(self):
+        shapes = (9, 4), (9, 9), (9, 3), (9, 3), (9, 4), (9, 9)
+        tensors, tangents = (
+            make(*shapes, dtype=torch.float32, requires_grad=False) for _ in range(2)
+        )
+
+        def of_backward():
+            with fwAD.dual_level():
+                duals = list(map(fwAD.make_dual, tensors, tangents))
+                grads = aten._attn_backward(*duals, [True] * 3)
+                return [fwAD.unpack_dual(x).tangent for x in grads]
+
+        expected = of_backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            self.assertEqual(of_backward(), expected, rtol=0, atol=0)
 
     @parametrize("dtype", [torch.complex64, torch.complex128])
     def test_infinite_gradients(self, dtype):
@@ -1199,8 +1245,12 @@ class TestTracing(TestCase):
         gradients = make((4, 3), (4, 4), dtype=torch.complex128, requires_grad=False)
         for defined, mask in itertools.product(subsets(2), subsets(3)):
             # Only what a wanted gradient needs is there.
-            scores = any(defined), any(defined), defined[0] and any(mask[:2])
-            needed = mask[1] and scores[0], mask[0] and scores[1], scores[2]
+            scores = any(defined)
+            needed = (
+                mask[1] and scores,
+                mask[0] and scores,
+                defined[0] and any(mask[:2]),
+            )
             args = [*keep(gradients, defined), *keep((q, k, v), needed), attn, mask]
             ours = decomposed(aten._attn_backward)(*args)
             theirs = aten._attn_backward(*args)
