@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 # One element more for each row of output: that of the last one lies after the end.
-OVERFLOW = ("convert(sums + r * e_padded, result_data + (i + r) * e, e);", "e);", "e + 1);")
+OVERFLOW = ("result_.mutable_data_ptr<scalar_t>() + (i + r) * e_, e_);", ", e_);", ", e_ + 1);")
 # All parts add to the sums of the first one.
-RACE = ("scratch_.at<T>(grad_q_sums_ + part * grad_q_bytes_)", "part * grad_q_bytes_", "0 * grad_q_bytes_")
+RACE = ("sums.from(part * n_ + i)", "part", "0 * part")
 
 VALUES = """
 import torch
@@ -86,7 +86,8 @@ def test_no_overflow_and_nothing_undefined_in_the_formulas(copy: Path) -> None:
 def test_a_planted_overflow_is_found(copy: Path) -> None:
     plant(copy, *OVERFLOW)
     try:
-        done = run(copy, "address,undefined", "-c", VALUES)
+        # GCC does not instrument the masked stores of AVX-512.
+        done = run(copy, "address,undefined", "-c", VALUES, capability="avx2")
     finally:
         restore(KERNEL)
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr and "AttnKernel.cpp" in done.stderr, done.stderr

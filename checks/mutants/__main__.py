@@ -1,0 +1,106 @@
+"""`python -m checks.mutants [WORD ...]`: each mutant of the table makes its test fail, in a copy of the project."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from checks.mutants import ROOT, Mutant, mutated, table, with_switches
+from fork import process
+from fork.engine import base as bases
+from fork.errors import ForkError
+
+COPY = ROOT / "build/mutants"
+
+
+def write(path: Path, content: bytes) -> None:
+    """Leaves a file alone that has this content, so that nothing is compiled for it."""
+    if not path.is_file() or path.read_bytes() != content:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def copy(mutants: Sequence[Mutant]) -> None:
+    """Brings the copy of the project up to date, with every mutation behind its switch."""
+    listed = process.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], "git ls-files failed", cwd=ROOT)
+    contents = {path: (ROOT / path).read_bytes() for path in listed.split("\0") if path and (ROOT / path).is_file()}
+    for file, group in groupby(mutants, lambda mutant: mutant.file):
+        here = list(group)
+        text = contents[file].decode()
+        if here[0].switched:
+            contents[file] = with_switches(text, here).encode()
+        for mutant in here:
+            mutant.place(text)
+    for path, content in contents.items():
+        write(COPY / path, content)
+    for folder in {path.partition("/")[0] for path in contents if "/" in path}:
+        for left in (COPY / folder).rglob("*"):
+            if left.is_file() and left.relative_to(COPY).as_posix() not in contents and left.suffix != ".pyc":
+                left.unlink()
+
+
+def tool(*words: str | Path) -> int:
+    """The status of a command of this project's tool on the copy, which installs nothing."""
+    command = [sys.executable, "-m", "fork", "--root", COPY, *words]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"OMP_WAIT_POLICY": "passive"}).returncode
+
+
+def changed_text(mutant: Mutant) -> bool:
+    """Tries a mutant that has no switch; says how its test ends."""
+    file, text = COPY / mutant.file, (COPY / mutant.file).read_text()
+    command = [sys.executable, "-m", "pytest", "-q", "-x", mutant.test]
+    variables = os.environ | {"TORCH_FORK": str(bases.installed().site)}
+    try:
+        file.write_text(mutated(text, mutant))
+        failing = subprocess.run(command, cwd=COPY, env=variables, capture_output=True).returncode
+        file.write_text(text)
+        passing = subprocess.run(command, cwd=COPY, env=variables, capture_output=True).returncode
+    finally:
+        file.write_text(text)
+    killed = failing == 1 and passing == 0  # 1 says that a test failed, more that none ran
+    found = mutant.test if killed else f"{mutant.test} ends with {failing}, and with {passing} without it"
+    print(f"{'killed' if killed else 'WRONG '} {mutant.name}: {found}", flush=True)
+    return killed
+
+
+def run(mutants: Sequence[Mutant]) -> bool:
+    """Whether every mutant is killed by its test."""
+    copy(table())
+    switched = [mutant for mutant in mutants if mutant.switched]
+    killed = True
+    if switched:
+        if tool("build", "--cuda", "off"):
+            raise ForkError("the copy with the switches does not build: is each `old` and `new` an expression?")
+        trial = ["env", "-C", str(COPY), "python", "-m", "checks.mutants.trial", *(m.name for m in switched)]
+        killed = tool("run", "--cuda", "off", "--", *trial) == 0
+    return all([killed, *(changed_text(mutant) for mutant in mutants if not mutant.switched)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="checks.mutants", description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="WORD", help="a part of a mutant's name or file; default: all")
+    words = parser.parse_args().words
+    start = time.monotonic()
+    chosen = [m for m in table() if not words or any(word in f"{m.file} {m.name}" for word in words)]
+    try:
+        if not chosen:
+            raise ForkError(f"no mutant has {' or '.join(words)} in its name: see checks/mutants/table.yaml")
+        killed = run(chosen)
+    except ForkError as error:
+        print(f"mutants: {error}", file=sys.stderr)
+        return 1
+    minutes = (time.monotonic() - start) / 60
+    print(
+        f"{'all' if killed else 'NOT all'} of {len(chosen)} mutants are killed by their tests ({minutes:.1f} minutes)"
+    )
+    return 0 if killed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The table of mutants fits the sources: every mutation can be applied, and every test that it names is there."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+
+from checks.mutants import ROOT, Mutant, mutated, table, with_switches
+from fork.errors import ForkError
+
+MUTANTS = table()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutation_can_be_applied(mutant: Mutant) -> None:
+    text = (ROOT / mutant.file).read_text()
+    assert mutated(text, mutant) != text
+    path, *names = mutant.test.partition("[")[0].split("::")
+    source = (ROOT / path).read_text()
+    for name in names[:-1]:
+        assert f"class {name}(" in source or re.search(rf"class {name.removesuffix('CPU')}\(", source)
+    defined = re.findall(r"def (test_\w+)\(", source)
+    assert any(names[-1].startswith(name) for name in defined), f"{path} has no {names[-1]}"
+
+
+def test_all_mutations_of_a_file_can_stand_side_by_side() -> None:
+    for file, group in groupby(MUTANTS, lambda mutant: mutant.file):
+        mutants = list(group)
+        if mutants[0].switched:
+            text = with_switches((ROOT / file).read_text(), mutants)
+            assert all(text.count(f'"{mutant.switch}"') == 1 for mutant in mutants)
+
+
+def test_there_are_enough_and_each_has_a_name() -> None:
+    assert len(MUTANTS) >= 40
+    assert len({mutant.switch for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_a_line_that_has_gone_is_told_in_one_sentence() -> None:
+    gone = Mutant("a name", "README.md", "no such line", "line", "", "test/test_attn.py::test")
+    with pytest.raises(ForkError, match="mutant 'a name': README.md has its text 0 times, not once"):
+        gone.place((ROOT / "README.md").read_text())
+
+
+def test_switches() -> None:
+    one = Mutant("one", "a.py", "x * y", "x * y", "x", "")
+    two = replace(one, name="two", new="y")
+    text = with_switches("z = x * y\n", [one, two])
+    assert [
+        eval(text[4:], {"x": 2, "y": 3, "__builtins__": {"__import__": lambda _, name=name: Switches(name)}})
+        for name in ("", "one", "two")
+    ] == [
+        6,
+        2,
+        3,
+    ]
+    assert with_switches("x * y;", [replace(one, file="a.cpp")]) == '(std::getenv("MUTANT_one") ? (x) :(x * y));'
+
+
+class Switches:
+    """os, in whose environment one mutant is switched on."""
+
+    def __init__(self, name: str) -> None:
+        self.environ = {f"MUTANT_{name}": "1"}
