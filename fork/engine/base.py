@@ -100,6 +100,19 @@ class Base:
         """Names, by their hashes, all files of the installed package."""
         return (self.dist_info / "RECORD").read_text()
 
+    def is_current(self) -> bool:
+        """Whether no other torch has been installed in its place since this process read its RECORD."""
+        try:
+            return (self.dist_info / "RECORD").read_text() == self.record_text
+        except OSError:
+            return False
+
+    def resized(self) -> list[str]:
+        """The files that are missing or of another size than the wheel's, as a broken copy leaves them."""
+        ours = {path: size for path, (_, size) in self.record.items() if path.partition("/")[0] in PACKAGES}
+        sizes = {path: int(size) for path, size in ours.items() if size}
+        return [path for path, size in sizes.items() if _size(self.site / path) != size]
+
     @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
         """RECORD of the installed package: path -> (hash, size)."""
@@ -111,13 +124,21 @@ class Base:
             expected = self.record.get(path, ("", ""))[0]
             if not expected:
                 continue
-            digest = hashlib.sha256((self.site / path).read_bytes()).digest()
+            file = self.site / path
+            digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
             found = "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
-            if found != expected:
+            if found != expected or not file.is_file():
                 raise ForkError(
                     f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "
                     f"otherwise): reinstall torch with `pip install --force-reinstall torch=={self.version}`"
                 )
+
+
+def _size(file: Path) -> int | None:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def installed(python: Path | None = None) -> Base:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -13,8 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork import process
-from fork.engine import sanitizers, toolchain
+from fork.engine import sanitizers, toolchain, tree
 from fork.engine.base import Base
+from fork.engine.digest import digest
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError
 
@@ -50,7 +53,7 @@ class Job:
 
 def compile_fork(job: Job) -> dict[str, Path]:
     """Builds what is out of date; returns the libraries by their path in the site folder."""
-    job.work.mkdir(parents=True, exist_ok=True)
+    _forget_what_ninja_would_keep(job)
     inputs = job.work / "inputs.cmake"
     settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
     configure = [toolchain.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
@@ -74,6 +77,22 @@ def compile_fork(job: Job) -> dict[str, Path]:
     if job.toolkit:
         libraries["torch/lib/libtorch_fork_cuda.so"] = job.work / "libtorch_fork_cuda.so"
     return libraries
+
+
+def _forget_what_ninja_would_keep(job: Job) -> None:
+    """Removes what was compiled of a file that has changed and is not newer: Ninja goes by the time alone.
+
+    The clock was set back, or an older file was put in its place with its time.
+    """
+    files = [*job.sources.values(), *(f for top in (job.generated, job.headers) for f in top.rglob("*") if f.is_file())]
+    now = {str(file): digest(file.read_bytes()) for file in files} | {"": digest(job.base.record_text.encode())}
+    memory, log = job.work / "inputs.json", job.work / ".ninja_log"
+    before = json.loads(memory.read_text()) if memory.is_file() else {}
+    changed = {file for file in now if before.get(file) not in (None, now[file])}
+    ended = log.stat().st_mtime if log.is_file() else 0.0
+    if "" in changed or any(Path(file).stat().st_mtime <= ended for file in changed):
+        shutil.rmtree(job.work)
+    tree.write(job.work, memory.name, json.dumps(now))
 
 
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
@@ -212,8 +231,10 @@ def _run(command: list[str], log: Path, named: Mapping[str, str] | None = None) 
             tool.terminate()
             raise
     if tool.returncode != 0:
-        if any(process.DISK_FULL in line for line in errors):
-            raise ForkError(f"the disk is full at {log.parent}: free some space and try again")
+        full = next((line for line in errors if process.DISK_FULL in line), None)
+        if full:
+            own = re.search(rf"(/[^:]*): {process.DISK_FULL}", full)  # A compiler's temporary file lies elsewhere
+            raise ForkError(f"the disk is full at {own[1] if own else log.parent}: free some space and try again")
         raise ForkError(f"compiling failed: {errors[0] if errors else last} (all of it: {log})")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -105,6 +106,7 @@ class Clock:
 
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
+    _refuse_names(fork)
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
         if not fork.stale() and not _edited(fork):
@@ -116,10 +118,22 @@ def build(fork: Fork) -> Path:
         stage = fork.home / f"stage-{os.getpid()}"
         try:
             _make(fork, stage)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(stage, ignore_errors=True)
+            if isinstance(error, Exception) and not fork.base.is_current():
+                raise _replaced(fork.base) from error
             raise
         return fork.site
+
+
+def _refuse_names(fork: Fork) -> None:
+    for path in map(str, (fork.home, fork.series.root, fork.base.site, HERE)):
+        if wrong := re.search(r'[;"\\\n]', path):
+            raise ForkError(f"CMake takes no path with {wrong[0]!r}, as in {path}: give the folder another name")
+
+
+def _replaced(base: Base) -> ForkError:
+    return ForkError(f"torch {base.version} in {base.site} was replaced during the build: run the command again")
 
 
 def _edited(fork: Fork) -> bool:
@@ -140,6 +154,7 @@ def _make(fork: Fork, stage: Path) -> None:
     toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
     if fork.base.cuda or fork.cuda == "on":
         print(f"cuda     {chosen}", flush=True)
+    fork.base.check(fork.base.resized())
     tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
 
@@ -158,6 +173,8 @@ def _make(fork: Fork, stage: Path) -> None:
     named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
     job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named)
     libraries = compile_fork(job)
+    if not fork.base.is_current():
+        raise _replaced(fork.base)
     clock.step(
         "compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones"
     )
@@ -168,6 +185,7 @@ def _make(fork: Fork, stage: Path) -> None:
     if (tolerances := state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
     tree.write(stage, "fork.json", json.dumps({"digest": made_of, "pr": fork.pr.name, "base": fork.base.version}))
+    tree.date_last(stage / "fork.json", stage)
     _try_out(fork, stage)
     _publish(fork, stage)
     clock.step("install", f"{fork.site}")

@@ -27,6 +27,7 @@ def copy(base: Base, site: Path, store: Path) -> None:
             if (base.site / package).is_dir():
                 shutil.copytree(base.site / package, store / package, copy_function=_copy, symlinks=True)
         made.write_text(base.record_text)
+        date_last(made, store)
     for package in PACKAGES:
         if (store / package).is_dir():
             shutil.copytree(store / package, site / package, copy_function=link, symlinks=True)
@@ -42,6 +43,17 @@ def _copy(source: str, target: str) -> None:
 
 def changed_after(site: Path, when: float) -> Iterator[str]:
     """The files of the packages in `site` that a person may edit and that were written after `when`."""
+    return (os.path.relpath(path, site) for path, written in _editable(site) if written > when)
+
+
+def date_last(file: Path, site: Path) -> None:
+    """Dates a file as the last one of the packages: the clock may have been set back since others were written."""
+    last = max([file.stat().st_mtime, *(written for _, written in _editable(site))])
+    os.utime(file, (last, last))
+
+
+def _editable(site: Path) -> Iterator[tuple[str, float]]:
+    """The files of the packages in `site` that a person may edit, and when each was written."""
     folders = [str(site / package) for package in PACKAGES]
     while folders:
         folder = folders.pop()
@@ -51,8 +63,8 @@ def changed_after(site: Path, when: float) -> Iterator[str]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name != "__pycache__":
                     folders.append(entry.path)
-            elif entry.stat().st_mtime > when and not BINARY.search(entry.name):
-                yield os.path.relpath(entry.path, site)
+            elif not BINARY.search(entry.name):
+                yield entry.path, entry.stat().st_mtime
 
 
 def edited_base(base: Base) -> list[str]:
@@ -69,11 +81,16 @@ def link(source: str, target: str) -> None:
 
 
 def write(site: Path, path: str, text: str | bytes) -> None:
-    """Puts a new file at a path, so that a hard link there, and so the base, keeps its content."""
+    """Puts a new file at a path, so that a hard link there, and so the base, keeps its content.
+
+    It comes into its place whole: what is killed, or has no room, leaves no half of a file that is read later.
+    """
     target = site / path
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    target.write_bytes(text.encode() if isinstance(text, str) else text)
+    part = target.with_name(target.name + ".part")
+    part.unlink(missing_ok=True)
+    part.write_bytes(text.encode() if isinstance(text, str) else text)
+    part.replace(target)
 
 
 def install_headers(site: Path, generated: Path) -> None:

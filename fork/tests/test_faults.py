@@ -1,0 +1,338 @@
+"""The tool under faults of the machine: it says one sentence, the last good fork works, and the next build succeeds."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fork.cli import main
+from fork.engine import base as bases
+from fork.engine import compile as compiling
+from fork.engine import pipeline, tree
+from fork.engine.compile import Job
+from fork.engine.pipeline import Fork, build, environment
+from fork.errors import ForkError
+from fork.series import Series
+from fork.tests import halve
+
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = pytest.mark.xdist_group("faults")
+PROJECT = Path(__file__).resolve().parents[2]
+# All that may stand in a path but what CMake refuses, and long.
+ODD = "it's a stäck of $HOME, 100% #1 & (co) " + "long " * 30 + "too"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest stack in a folder with an odd name, built once from nothing."""
+    root = halve.stack(tmp_path_factory.mktemp("stack") / ODD)
+    build(fork_of(root))
+    return root
+
+
+def fork_of(root: Path) -> Fork:
+    series = Series.load(root)
+    return Fork(series, series.prs[-1], bases.installed(), "off", root / "build")
+
+
+def divide_by(root: Path, number: int) -> None:
+    """Changes the operator: halve(1) is then 1 / number."""
+    (root / halve.KERNEL).write_text(halve.FILES[halve.KERNEL].replace("div(2)", f"div({number})"))
+
+
+def halved(root: Path) -> float:
+    """What the built fork makes of 1."""
+    code = "import torch; print(torch.halve(torch.ones(())).item())"
+    variables = environment(fork_of(root).site, Path(sys.executable))
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+def words(root: Path) -> list[str]:
+    return ["--root", str(root), "build", "--cuda", "off"]
+
+
+def tool(root: Path, *before: str, **options: object) -> subprocess.Popen[str]:
+    command = [*before, sys.executable, "-m", "fork", *words(root)]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=PROJECT, **{**streams, **options})  # type: ignore[call-overload]
+
+
+def refused(process: subprocess.Popen[str]) -> str:
+    """The sentence with which the tool ended."""
+    _, error = process.communicate()
+    assert process.returncode == 1 and error.startswith("fork: ") and len(error.splitlines()) == 1, error
+    return error
+
+
+# Where a build is killed, in order. Each is a program that changes the tool before it runs.
+HALF = (
+    "write = Path.write_bytes\n"
+    "def half(self, data):\n"
+    "    write(self, data[:len(data) // 2] if {where} else data)\n"
+    "    {where} and kill()\n"
+    "Path.write_bytes = half\n"
+)
+KILLS = {
+    "copy": "link, count = tree.link, iter(range(10 ** 9))\n"
+    "tree.link = lambda a, b: kill() if next(count) == 3000 else link(a, b)\n",
+    "weave": HALF.format(where="self.parent.name == 'woven'"),
+    "generate": "attempt = process.attempt\n"
+    "def slow(command, **options):\n"
+    "    if 'generate.py' not in str(command):\n"
+    "        return attempt(command, **options)\n"
+    "    subprocess.Popen(command, preexec_fn=process.die_with_parent, **options)\n"
+    "    time.sleep(0.2); kill()\n"
+    "process.attempt = slow\n",
+    "configure": "(HOME / 'work/cmake/configured').unlink(); later('cmake', 0.2)\n",
+    "compile": "later('ninja', 0.5)\n",
+    "link": "compiling.print = lambda text, **_: 'Linking' in text and kill()\n",
+    "write": HALF.format(where="self.name.startswith('libtorch.so')"),
+    "try out": "pipeline._try_out = lambda *_: kill()\n",
+    "publish": "Path.symlink_to = lambda *_: kill()\n",
+}
+PROGRAM = """
+import os, signal, subprocess, sys, threading, time
+from pathlib import Path
+from fork import process
+from fork.cli import main
+from fork.engine import compile as compiling, pipeline, tree
+HOME = Path(sys.argv[1])
+def kill():
+    os.killpg(0, signal.SIGKILL)
+def later(program, seconds):
+    run = compiling._run
+    def started(command, *others, **options):
+        if Path(command[0]).name == program:
+            threading.Timer(seconds, kill).start()
+        run(command, *others, **options)
+    compiling._run = started
+{change}
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_killed_in_every_step(root: Path) -> None:
+    home, before = fork_of(root).home, fork_of(root).site.resolve()
+    divide_by(root, 4)
+    overrides = root / "torch/overrides.py"
+    overrides.write_text(overrides.read_text().replace("-1", "-2"))
+    for step, change in KILLS.items():
+        command = [sys.executable, "-c", PROGRAM.format(change=change), str(home), *words(root)]
+        # No compiler may end before it is killed.
+        variables = os.environ | {"CCACHE_DISABLE": "1"}
+        done = subprocess.run(
+            command, cwd=PROJECT, env=variables, capture_output=True, text=True, start_new_session=True
+        )
+        assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr}"
+        assert (home / "current").resolve() == before, step
+    assert halved(root) == 0.5
+    build(fork_of(root))
+    assert halved(root) == 0.25
+    after = fork_of(root).site.resolve()
+    assert not list(home.glob("stage-*")) and set(home.glob("site-*")) == {before, after}
+    # Nothing but what was edited differs, so no half of a file was taken for a whole one.
+    assert different(before, after) == {"fork.json", "torch/lib/libtorch.so", "torch/overrides.py"}
+    woven = (after / "torch/overrides.py").read_text()
+    assert woven.replace("input: -2", "input: -1") == (before / "torch/overrides.py").read_text()
+
+
+def different(one: Path, other: Path) -> set[str]:
+    """The files of two sites that are not the same."""
+    names = {
+        str(file.relative_to(site))
+        for site in (one, other)
+        for file in site.rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    return {name for name in names if not same(one / name, other / name)}
+
+
+def same(one: Path, other: Path) -> bool:
+    if not one.is_file() or not other.is_file():
+        return False
+    return one.samefile(other) or one.read_bytes() == other.read_bytes()
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A file system with little room over a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
+    if mounting.returncode:
+        pytest.skip("a small file system cannot be mounted here: that needs root and the right to mount")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_the_disk_is_full(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before, work = halved(root), fork_of(root).home / "work"
+    divide_by(root, 8)
+    overrides = root / "torch/overrides.py"
+    overrides.write_text(overrides.read_text().replace("input: -", "input: -1"))
+    elsewhere = [*words(root), "--build", str(tmp_path)]
+    full = (
+        (tmp_path, "20m", elsewhere),
+        (work / "woven", "16k", words(root)),
+        (work / "generated", "64k", words(root)),
+        (work / "cmake", "64k", words(root)),
+    )
+    for folder, size, command in full:
+        with small_disk(folder, size):
+            assert main(command) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("fork: the disk is full at ") and len(said.splitlines()) == 1, said
+    assert halved(root) == before
+    build(fork_of(root))
+    assert halved(root) == 0.125
+
+
+def test_the_disk_of_temporary_files_is_full(root: Path, tmp_path: Path) -> None:
+    before = halved(root)
+    divide_by(root, 9)
+    with small_disk(tmp_path, "4k"):
+        said = refused(tool(root, env=os.environ | {"TMPDIR": str(tmp_path), "CCACHE_DISABLE": "1"}))
+    assert said.startswith(f"fork: the disk is full at {tmp_path}/") and halved(root) == before
+
+
+def test_a_folder_that_may_not_be_written(root: Path) -> None:
+    before, home = halved(root), fork_of(root).home
+    divide_by(root, 3)
+    # Without these rights root may write no more than others.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.getuid() == 0 else []
+    home.chmod(0o500)
+    try:
+        said = refused(tool(root, *drop))
+    finally:
+        home.chmod(0o755)
+    assert "cannot be written: choose a writable folder with --build" in said
+    assert halved(root) == before
+
+
+def test_two_builds_at_once_with_a_strict_umask_and_without_git(root: Path, tmp_path: Path) -> None:
+    divide_by(root, 16)
+    for folder in reversed(os.environ["PATH"].split(os.pathsep)):
+        for program in Path(folder).glob("*"):
+            if program.is_file() and not program.name.startswith("git"):
+                (tmp_path / program.name).unlink(missing_ok=True)
+                (tmp_path / program.name).symlink_to(program)
+    # The same compiler by the same path, so that only what was edited is compiled.
+    variables = os.environ | {"PATH": str(tmp_path), "CXX": str(shutil.which("c++"))}
+    two = [tool(root, env=variables, umask=0o077) for _ in range(2)]
+    said, errors = zip(*(process.communicate() for process in two))
+    assert [process.returncode for process in two] == [0, 0], errors
+    assert sum("done     composite" in output for output in said) == 1
+    assert sum("wait     another build" in output and "up to date" in output for output in said) == 1
+    assert halved(root) == 0.0625
+    command = [sys.executable, "-m", "fork", "--root", str(root), "apply", str(PROJECT)]
+    done = subprocess.run(command, env=variables, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr == "fork: git is not on the PATH: install it\n"
+
+
+def test_the_clock_was_set_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that were built have times in the future, those of a person have earlier ones."""
+    home, tomorrow = fork_of(root).home, time.time() + 86400
+    for file in home.rglob("*"):
+        if file.is_file() and not file.is_symlink() and not tree.BINARY.search(file.name) or file.suffix == ".o":
+            os.utime(file, (tomorrow, tomorrow))
+    for made in (home / "work/cmake").glob("*.so"):
+        os.utime(made, (tomorrow, tomorrow))
+    divide_by(root, 32)
+    build(fork_of(root))
+    assert halved(root) == 0.03125
+    capsys.readouterr()
+    build(fork_of(root))
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_an_older_file_in_place_of_a_newer_one(tmp_path: Path) -> None:
+    """What was compiled of the newer one is forgotten; Ninja would keep it."""
+    source, log = tmp_path / "a.cpp", tmp_path / "work/.ninja_log"
+    job = Job(
+        bases.installed(), {"aten/a.cpp": source}, tmp_path / "generated", tmp_path / "headers", tmp_path / "work", None
+    )
+
+    def kept(text: str, age: float) -> bool:
+        log.parent.mkdir(exist_ok=True)
+        log.touch()
+        source.write_text(text)
+        os.utime(source, (time.time() - age, time.time() - age))
+        compiling._forget_what_ninja_would_keep(job)
+        return log.is_file()
+
+    assert kept("new", 0) and kept("new", 100)
+    assert kept("newer", -100)
+    assert not kept("older", 100)
+    assert kept("older", 100)
+
+
+def damaged(root: Path, tmp_path: Path) -> Fork:
+    """A fork of a base that a test may damage."""
+    base = bases.installed()
+    site = tmp_path / "site"
+    tree.copy(base, site, tmp_path / "store")
+    info = shutil.copytree(base.dist_info, site / base.dist_info.name)
+    return replace(fork_of(root), base=replace(base, site=site, dist_info=Path(info)), build=tmp_path / "build")
+
+
+def test_a_base_with_a_broken_file(root: Path, tmp_path: Path) -> None:
+    fork = damaged(root, tmp_path)
+    for path, change in (
+        ("torch/lib/libtorch_cpu.so", lambda data: data[: len(data) // 2]),
+        ("torch/include/ATen/core/Tensor.h", lambda data: data[:10]),
+        ("torch/nn/functional.py", None),
+    ):
+        whole = (fork.base.site / path).read_bytes()
+        if change:
+            tree.write(fork.base.site, path, change(whole))
+        else:
+            (fork.base.site / path).unlink()
+        with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
+            build(fork)
+        tree.write(fork.base.site, path, whole)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_base_is_replaced_during_a_build(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    before = halved(root)
+    divide_by(root, 25)
+    info = Path(shutil.copytree(bases.installed().dist_info, tmp_path / "torch.dist-info"))
+    fork = replace(fork_of(root), base=replace(bases.installed(), dist_info=info))
+
+    def replaced(*_: object) -> dict[str, Path]:
+        (info / "RECORD").write_text("torch/version.py,sha256=other,1\n")
+        if fails:
+            raise ForkError("compiling failed: torch/all.h is missing")
+        return {}
+
+    monkeypatch.setattr(pipeline, "compile_fork", replaced)
+    with pytest.raises(ForkError, match=r"torch .* was replaced during the build: run the command again"):
+        build(fork)
+    assert halved(root) == before
+    assert replace(fork, base=replace(fork.base, version="2.14.0")).home != fork.home
+
+
+@pytest.mark.parametrize("character", [";", '"', "\\"])
+def test_a_path_that_cmake_takes_for_another(
+    root: Path, tmp_path: Path, character: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / f"a{character}b"
+    assert main([*words(root), "--build", str(folder)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("fork: CMake takes no path with ") and len(said.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
