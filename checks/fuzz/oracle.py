@@ -228,12 +228,8 @@ def _compare(case: Case, name: str, mine: Tensor, plain: Tensor, exact: Tensor, 
     errors, plains = (mine - exact).abs(), (plain - exact).abs()
     if bool((errors <= slack + FACTOR * plains.max()).all()):
         return
-    # bfloat16 products may take denormals as zeros, and 1 - attn^2 is zero or not by the last rounding of attn.
-    # addmm of complex numbers multiplies infinities by 1 + 0j, which gives NaN: the double backward has sums of it.
-    twice = case.kind == "double gradients" and mine.is_complex()
-    by_chance = "infinity" in case.values and (twice or not {"denormal", "saturated"}.isdisjoint(case.values))
     lost = mine.isnan() & ~plain.isnan() & ~exact.isnan() | mine.isinf() & plain.isfinite() & exact.isfinite()
-    if lost.any() and not by_chance:
+    if lost.any() and not _by_chance(case, narrow):
         raise _wrong(case, f"{name} has {int(lost.sum())} NaN or infinities where composition has none")
     finite = mine.isfinite() & plain.isfinite() & exact.isfinite()
     if not finite.any():
@@ -244,6 +240,18 @@ def _compare(case: Case, name: str, mine: Tensor, plain: Tensor, exact: Tensor, 
         at = int((errors / allowed).argmax())
         share = f"{errors[at]:.3g}, allowed {allowed[at]:.3g}, of composition {largest:.3g}"
         raise _wrong(case, f"{name} has an error of {share}")
+
+
+def _by_chance(case: Case, dtype: torch.dtype) -> bool:
+    """Whether composition, too, has a NaN or not by the layout of an operand or by the last rounding."""
+    special, derived = set(case.values), case.kind in ("double gradients", "tangents")
+    if dtype == torch.bfloat16 and special & {"nan", "infinity"} and (derived or case.context == "autocast"):
+        return True  # oneDNN's product of bfloat16 writes NaN into rows that have none, where one beside them has
+    if "infinity" not in special:
+        return False
+    # bfloat16 products may take denormals as zeros, 1 - attn^2 of a saturated attn may be zero, and MKL makes NaN or
+    # infinity of a complex infinity by the strides of the other matrix.
+    return bool(special & {"denormal", "saturated"}) or (derived and dtype.is_complex)
 
 
 def _compare_some_rows(case: Case, inputs: Sequence[Tensor]) -> None:
