@@ -569,6 +569,26 @@ print(*run(4096))
         )
         self.assertEqual(grad_k[-1], grad_k[0], atol=0, rtol=0)
 
+    def run_restricted(self, environment, names, least, setup="pass"):
+        """Tests of this file whose names hold one of `names`, in a process of its own; at least so many must run."""
+        program = (
+            f"import runpy, sys, torch; {setup}; sys.argv = sys.argv[1:]; "
+            "runpy.run_path(sys.argv[0], run_name='__main__')"
+        )
+        chosen = [word for name in names.split() for word in ("-k", name)]
+        environment = {**os.environ, **environment}
+        # there run_tests writes a report, for which a bare machine lacks the package
+        environment.pop("CI", None)
+        run = subprocess.run(
+            [sys.executable, "-c", program, __file__, *chosen],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(run.returncode, 0, msg=run.stderr[-4000:])
+        ran = re.search(r"^Ran (\d+) tests", run.stderr, re.MULTILINE)
+        self.assertGreaterEqual(int(ran[1]), least)
+
     @unittest.skipIf(
         torch.backends.cpu.get_cpu_capability() == "DEFAULT",
         "this processor has the plain kernels only",
@@ -576,28 +596,78 @@ print(*run(4096))
     @parametrize("capability", ("default", "avx2"))
     def test_lesser_capabilities(self, capability):
         """The kernels for older processors pass the same tests of values."""
-        environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
-        # there run_tests writes a report, for which a bare machine lacks the package
-        environment.pop("CI", None)
-        program = "import torch; print(torch.backends.cpu.get_cpu_capability())"
-        chosen = subprocess.run(
-            [sys.executable, "-c", program],
-            env=environment,
-            capture_output=True,
-            text=True,
+        self.run_restricted(
+            {"ATEN_CPU_CAPABILITY": capability},
+            "errors narrow one_row saturation infinity two_ulp strides past_the_end expanded mask empty",
+            80,
+            f"assert torch.backends.cpu.get_cpu_capability().lower() == {capability!r}",
         )
-        self.assertEqual(chosen.stdout.strip().lower(), capability)
-        names = "errors one_row saturation infinity two_ulp strides past_the_end expanded mask empty"
-        chosen_tests = [word for name in names.split() for word in ("-k", name)]
-        run = subprocess.run(
-            [sys.executable, __file__, *chosen_tests],
-            env=environment,
-            capture_output=True,
-            text=True,
+
+    @parametrize(
+        "level", ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX")
+    )
+    def test_lesser_instructions_of_onednn(self, level):
+        """Whichever products oneDNN has: a level beyond those of the processor takes nothing away."""
+        self.run_restricted({"ONEDNN_MAX_CPU_ISA": level}, self.PRODUCTS, 20)
+
+    def test_without_onednn(self):
+        self.run_restricted(
+            {}, self.PRODUCTS, 20, "torch.backends.mkldnn.set_flags(False)"
         )
-        self.assertEqual(run.returncode, 0, msg=run.stderr[-4000:])
-        ran = re.search(r"^Ran (\d+) tests", run.stderr, re.MULTILINE)
-        self.assertGreater(int(ran[1]), 80)
+
+    # The tests in which products matter: tails of every kind, few columns, pairs, and sums over threads
+    PRODUCTS = (
+        "17x5x33 63x16x65 129x70x90 narrow_d_2_e_1 infinity_stays past_the_end_n_33"
+    )
+
+    def test_rule_finds_faults(self):
+        """Planted in the composition, each of these breaks the rule of errors."""
+
+        def composed(draw, slope=lambda a: (1 - a) * (1 + a), last=None, chain=False):
+            q, k, v, grad_output, grad_attn = draw
+            attn = torch.tanh(q @ k.t())
+            grad = (grad_output @ v.t() + grad_attn) * slope(attn)
+            if chain:
+                output = torch.zeros_like(v)
+                for i in range(attn.size(1)):
+                    output += attn[:, i : i + 1] * v[i]
+            else:
+                output = attn[:, :last] @ v[:last]
+            return output, attn, grad[:, :last] @ k[:last], grad.t() @ q
+
+        def forgotten_grad_attn(draw):
+            return composed((*draw[:4], torch.zeros_like(draw[4])))
+
+        faults = {
+            "none": composed,
+            "1 + attn": lambda draw: composed(draw, slope=lambda a: 1 - a),
+            "the last column": lambda draw: composed(draw, last=-1),
+            "grad_attn": forgotten_grad_attn,
+        }
+        draws = [make_inputs(65, 20, 30, torch.float32, 1.0, i) for i in range(4)]
+        for fault, run in faults.items():
+            self.assertEqual(self.rule_is_broken(draws, run), fault != "none", fault)
+        long = [[abs(t) for t in make_inputs(2000, 3, 8, torch.float32)]]
+        self.assertFalse(self.rule_is_broken(long, composed))
+        self.assertTrue(
+            self.rule_is_broken(long, lambda draw: composed(draw, chain=True))
+        )
+
+    def rule_is_broken(self, draws, run):
+        """Whether any result of `run` breaks the rule, but for grad_v, which it leaves out."""
+        results = [
+            (
+                run(draw),
+                composition(*draw)[:4],
+                reference(*draw)[:4],
+                magnitudes(*map(extended, draw))[:4],
+            )
+            for draw in draws
+        ]
+        return any(
+            broken_rule(name, torch.float32, [[part[i] for part in r] for r in results])
+            for i, name in enumerate(NAMES[:4])
+        )
 
 
 instantiate_parametrized_tests(TestAttnKernels)

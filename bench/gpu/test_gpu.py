@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.com
 FUSED = DTYPES[:4]  # cuBLAS does complex numbers.
 SIZES = (1, 17, 63, 64, 65, 127, 1000, 4097)
 WIDTHS = (1, 3), (40, 24), (64, 128), (200, 72), (256, 256), (300, 10), (128, 128)
+
+sys.path.append(str(Path(__file__).parents[2] / "test"))
+RULE: Any = importlib.import_module("test_attn_kernels")
 
 if not torch.cuda.is_available():
     pytest.exit("bench/gpu: torch finds no GPU on this machine", returncode=1)
@@ -59,15 +65,22 @@ def largest(x: Any) -> float:
     return float(abs(x).max()) if math.prod(x.shape) else 0.0
 
 
-def rule(what: str, result: Tensor, plain: Tensor, exact: Any, factor: float) -> None:
-    """Error against `exact` at most `factor` times the plain composition's, or one rounding of the sums."""
+def rule(what: str, name: str, result: Tensor, plain: Tensor, exact: Any, magnitude: Any) -> None:
+    """The rule of errors, as test/test_attn_kernels.py states it for the CPU; complex numbers count as two."""
+    numbers = [result.cpu(), plain.cpu()]
+    exact = exact if isinstance(exact, np.ndarray) else exact.cpu().numpy()
+    if result.is_complex():
+        numbers = [torch.view_as_real(t.resolve_conj()) for t in numbers]
+        exact, magnitude = np.stack([exact.real, exact.imag], -1), np.stack([magnitude] * 2, -1)
+    broken = RULE.broken_rule(name, numbers[0].dtype, [(*numbers, exact, magnitude)])
+    if broken:
+        raise AssertionError(f"{what}: {broken}")
 
-    def error(t: Tensor) -> float:
-        return largest((t.cpu().numpy() if isinstance(exact, np.ndarray) else t.to(exact.dtype)) - exact)
 
-    allowed = max(factor * error(plain), torch.finfo(result.dtype).eps * max(1.0, largest(exact)))
-    if not error(result) <= allowed:
-        raise AssertionError(f"{what}: error {error(result):.3g}, allowed {allowed:.3g}")
+def magnitudes(tensors: Iterable[Tensor | None]) -> Any:
+    """The sum of absolute products behind every result."""
+    wide = (None if t is None else t.to(torch.complex128 if t.is_complex() else torch.float64) for t in tensors)
+    return RULE.magnitudes(*(None if t is None else t.cpu().numpy() for t in wide))
 
 
 def exact_results(tensors: tuple[Tensor, ...], grads: tuple[Tensor | None, Tensor | None]) -> list[Any]:
@@ -103,14 +116,14 @@ def compare(tensors: tuple[Tensor, ...], grads: tuple[Tensor | None, Tensor | No
         return [*(r.detach() for r in results), *gradients]
 
     poison()
-    mine, plain, exact = run(torch.attn), run(composition), exact_results(tensors, grads)
-    for name, a, b, c in zip(("output", "attn", "grad_q", "grad_k", "grad_v"), mine, plain, exact, strict=True):
+    results = run(torch.attn), run(composition), exact_results(tensors, grads), magnitudes((*tensors, *grads))
+    for name, a, b, c, size in zip(RULE.NAMES, *results, strict=True):
         if c is None:
             if a is not None and largest(a) != 0:
                 raise AssertionError(f"{what}: {name} should have no gradient")
             continue
         assert a is not None and b is not None, f"{what}: {name} is missing"
-        rule(f"{what}, {name}", a, b, c, 2 if name in ("output", "attn") else 3)
+        rule(what, name, a, b, c, size)
 
 
 @pytest.mark.parametrize("n", SIZES)

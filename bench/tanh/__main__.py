@@ -1,4 +1,7 @@
-"""`python -m bench.tanh [--stride S]`: error of attn over all finite float32 scores, in units in the last place."""
+"""`python -m bench.tanh [--stride S]`: error of attn over all finite scores, in units in the last place.
+
+float32 takes every S-th number. bfloat16 and float16, which have a tanh of their own, always take all.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,27 @@ BITS_OF_INFINITY = 0x7F800000
 
 def tanh(values: torch.Tensor) -> torch.Tensor:
     """tanh of at most SIDE^2 finite values, by torch.attn: with k the identity, the scores are q."""
-    q = torch.zeros(SIDE * SIDE)
+    q = torch.zeros(SIDE * SIDE, dtype=values.dtype)
     q[: values.numel()] = values
-    k = torch.eye(SIDE)
+    k = torch.eye(SIDE, dtype=values.dtype)
     return torch.attn(q.view(SIDE, SIDE), k, k[:, :1])[1].flatten()[: values.numel()]
+
+
+def units(got: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The error of each number in units in the last place of the exact one."""
+    exact = torch.tanh(x.double())
+    nearest = exact.to(x.dtype).abs()
+    ulp = (torch.nextafter(nearest, torch.tensor(2.0, dtype=x.dtype)).double() - nearest.double()).abs()
+    return (got.double() - exact).abs() / ulp
+
+
+def short(dtype: torch.dtype) -> str:
+    """The largest error over all normal finite numbers of 16 bits."""
+    bits = torch.arange(0x8000, dtype=torch.int32).to(torch.int16).view(dtype)
+    x = bits[bits.isfinite() & (bits >= torch.finfo(dtype).smallest_normal)]
+    errors = units(tanh(x), x)
+    index = int(errors.argmax())
+    return f"{dtype}: largest error {errors[index].item():.3f} ulp, at {x[index].item()!r}"
 
 
 def main() -> None:
@@ -38,14 +58,13 @@ def main() -> None:
         if not (torch.diff(got, prepend=last) >= 0).all():
             raise SystemExit(f"tanh is not monotone near {x[0].item()}")
         last = got[-1:]
-        exact = torch.tanh(x.double())
-        nearest = exact.float()
-        ulp = (torch.nextafter(nearest, torch.tensor(2.0)) - nearest).double()
-        errors = (got.double() - exact).abs() / ulp
+        errors = units(got, x)
         index = int(errors.argmax())
         if errors[index] > worst:
             worst, where = errors[index].item(), x[index].item()
-    print(f"largest error {worst:.3f} ulp, at {where!r}; odd and monotone")
+    print(f"torch.float32: largest error {worst:.3f} ulp, at {where!r}; odd and monotone")
+    for dtype in (torch.bfloat16, torch.float16):
+        print(short(dtype))
 
 
 if __name__ == "__main__":

@@ -141,9 +141,9 @@ inline Vectorized<float> short_reciprocal(const Vectorized<float>& x) {
 inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
   using Vec = Vectorized<float>;
   constexpr std::array<float, 3> numerator{
-      9.99997952e-1f, 1.16617726e-1f, 1.63710909e-3f};
+      9.99997954e-1f, 1.16619779e-1f, 1.63725776e-3f};
   constexpr std::array<float, 4> denominator{
-      1.f, 4.49934814e-1f, 1.83038130e-2f, 6.44614905e-5f};
+      1.f, 4.49936891e-1f, 1.83046251e-2f, 6.44719007e-5f};
   const Vec bounded = vec::clamp(x, Vec(-5), Vec(5));
   const Vec s = bounded * bounded;
   return bounded * horner(s, numerator) *
