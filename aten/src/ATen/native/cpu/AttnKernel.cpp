@@ -740,7 +740,9 @@ template <typename F>
 void dispatch(const Tensor& t, const F& f) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
-        if (std::is_same_v<scalar_t, BFloat16> && has_pair_products()) {
+        // Few rows are not worth what it takes to set AMX up.
+        const bool many = t.size(0) > 8;
+        if (std::is_same_v<scalar_t, BFloat16> && many && has_pair_products()) {
           f(BFloat16(), BFloat16());
         } else {
           f(scalar_t(), at::opmath_type<scalar_t>());
