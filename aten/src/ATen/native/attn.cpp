@@ -180,13 +180,13 @@ bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   if (!intel) {
     return columns <= 512 + 4 * n || (dtype == kHalf && n >= 8);
   }
-  // Attn and composition's temporaries are in the cache.
+  // attn and composition's temporaries are in the cache.
   const bool cached = !backward && n > 64 && n <= (columns < 128 ? 1024 : 512);
   switch (dtype) {
     case kBFloat16:
       return columns <= (backward && n > 512 ? 512 : 1024);
     case kHalf:
-      return columns <= (backward && n > 64 ? 512 : 1024);
+      return columns <= (n > (backward ? 64 : 256) ? 512 : 1024);
     case kFloat:
       return columns <= (tiny ? 512 : 256) && !cached;
     default:
