@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 OLDEST = "2.7"
-PACKAGES = ("torch", "torchgen", "functorch")
+# The folders of torch's wheel; Arm's keeps the libraries of others, such as libgomp, in one of their own.
+PACKAGES = ("torch", "torchgen", "functorch", "torch.libs")
 
 # Upstream's folders and where a wheel ships them; the first prefix that fits and exists wins.
 WHEEL_FOLDERS = (

@@ -25,11 +25,14 @@ HERE = Path(__file__).parent
 
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
-# The instruction sets that ATen builds its CPU kernels for on x86-64, with the flags of each.
-CAPABILITIES: Mapping[str, tuple[str, ...]] = {
-    "DEFAULT": (),
+# The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
+X86: Mapping[str, tuple[str, ...]] = {
     "AVX2": ("-mavx2", "-mfma", "-mf16c"),
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+}
+ARM: Mapping[str, tuple[str, ...]] = {
+    "SVE256": ("-march=armv8-a+sve+bf16", "-msve-vector-bits=256", "-DCPU_CAPABILITY_SVE", "-D__ARM_FEATURE_BF16"),
+    "SVE128": ("-march=armv9-a+sve2+bf16", "-msve-vector-bits=128", "-DCPU_CAPABILITY_SVE"),
 }
 
 
@@ -99,7 +102,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     cpp = {path: file for path, file in job.sources.items() if path.endswith(".cpp")}
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
     generated = _generated(job)
-    capabilities = CAPABILITIES if platform.machine() == "x86_64" else {"DEFAULT": ()}
+    capabilities = _capabilities(job.base.torch, platform.machine())
     cxx_flags = job.probe["definitions"]
     assert isinstance(cxx_flags, list)
     inputs: dict[str, Iterable[object]] = {
@@ -108,12 +111,10 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "BASE_LIBRARIES": [
             *(job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")),
             *((job.base.torch / "lib").glob("libgomp*.so*")),
+            *((job.base.site / "torch.libs").glob("libgomp*.so*")),
         ],
         "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
-        "FORK_DEFINITIONS": [
-            *(f"HAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
-            *cxx_flags,
-        ],
+        "FORK_DEFINITIONS": [*_definitions(capabilities), *cxx_flags],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
         "FORK_SANITIZERS": sanitizers.flags(job.sanitize),
@@ -135,6 +136,21 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         inputs["BASE_CUDA_LIBRARIES"] = job.toolkit.libraries
         inputs["BASE_CUDA_INCLUDES"] = job.toolkit.includes
     return inputs
+
+
+def _capabilities(torch: Path, machine: str) -> dict[str, tuple[str, ...]]:
+    """The instruction sets of the base's kernels: all of x86-64; of Arm those that its DispatchStub.h names."""
+    stub = (torch / "include/ATen/native/DispatchStub.h").read_text()
+    known = {"x86_64": X86, "aarch64": {name: flags for name, flags in ARM.items() if f"void *{name}" in stub}}
+    return {"DEFAULT": (), **known.get(machine, {})}
+
+
+def _definitions(capabilities: Iterable[str]) -> list[str]:
+    """What ATen's headers ask for each of these instruction sets; the names for Arm differ between releases."""
+    names = [name for name in capabilities if name != "DEFAULT"]
+    if any(name in ARM for name in names):
+        names = ["SVE", "SVE256", "ARM_BF16"]
+    return [f"HAVE_{name}_CPU_DEFINITION" for name in names]
 
 
 def _generated(job: Job) -> dict[str, list[Path]]:

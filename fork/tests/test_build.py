@@ -18,6 +18,7 @@ import pytest
 
 from fork.cli import main
 from fork.engine import base as bases
+from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
 from fork.engine.pipeline import Fork, build, environment
 from fork.engine.woven import write_woven
@@ -347,3 +348,27 @@ def test_the_folders_named_as_upstreams_never_shadow_it() -> None:
     base = bases.installed()
     where = python(base.site, "import torch; print(torch.__file__)")
     assert where == str(base.site / "torch/__init__.py")
+
+
+@pytest.mark.parametrize(
+    ("machine", "stub", "names"),
+    [
+        ("x86_64", "void *AVX512, void *AVX2", ["DEFAULT", "AVX2", "AVX512"]),
+        # torch 2.8 and torch 2.13
+        ("aarch64", "void *SVE256", ["DEFAULT", "SVE256"]),
+        ("aarch64", "void *SVE128, void *SVE256", ["DEFAULT", "SVE256", "SVE128"]),
+        ("aarch64", "", ["DEFAULT"]),
+        ("ppc64le", "void *VSX", ["DEFAULT"]),
+    ],
+)
+def test_kernels_are_compiled_for_the_instruction_sets_of_the_base(
+    tmp_path: Path, machine: str, stub: str, names: list[str]
+) -> None:
+    header = tmp_path / "include/ATen/native/DispatchStub.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(f"void* get_call_ptr(DeviceType, void *DEFAULT, {stub});")
+    capabilities = compiling._capabilities(tmp_path, machine)
+    assert list(capabilities) == names
+    definitions = compiling._definitions(capabilities)
+    assert ("HAVE_SVE_CPU_DEFINITION" in definitions) == ("SVE" in stub and machine == "aarch64")
+    assert ("HAVE_AVX2_CPU_DEFINITION" in definitions) == (machine == "x86_64")
