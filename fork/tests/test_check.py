@@ -63,18 +63,8 @@ torch/overrides.py: line 1 of the fragment does not parse here: '[' was never cl
 def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
     root = stack(tmp_path)
     (root / "stack/plain/PR.md").unlink()
-<<<<<<< Updated upstream
     left = "TODO: who needs it. The second sentence goes\non."
     write(root, {"stack/fast/PR.md": f"Another title\n\n## Why\n\n{left}\n\n---\n\nThe rest.\n"})
-=======
-    write(
-        root,
-        {
-            "stack/fast/PR.md": "Another title\n\n## Why\n\n"
-            "TODO: who needs it. The second sentence goes\non.\n\n---\n\nThe rest.\n"
-        },
-    )
->>>>>>> Stashed changes
     assert_expected_inline(
         faults(root),
         """\
