@@ -64,7 +64,9 @@ def check(case: Case) -> None:
             raise Refused from None
         raise
     # Below a mode a BLAS gets conjugated operands, not the word "conjugated": complex results may differ by a rounding.
-    if context.same_bits and context is not PLAIN and not case.dtype.startswith("complex"):
+    # With zeros for a gradient that does not come in, other kernels may run than without it.
+    same_kernels = context.same_bits and (all(case.incoming) or not context.zeros)
+    if same_kernels and context is not PLAIN and not case.dtype.startswith("complex"):
         _compare_bits(case, got, _results(torch.attn, case, PLAIN, inputs))
     # Where the kernels are those of plain eager mode, it is plain composition that is as good.
     expected = _results(composition, case, PLAIN if context.same_bits else context, inputs)
