@@ -18,7 +18,7 @@ import pytest
 from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import compile as compiling
-from fork.engine import pipeline, tree
+from fork.engine import pipeline, toolchain, tree
 from fork.engine.compile import Job
 from fork.engine.pipeline import Fork, build, environment
 from fork.errors import ForkError
@@ -336,3 +336,13 @@ def test_a_path_that_cmake_takes_for_another(
     said = capsys.readouterr().err
     assert said.startswith("fork: CMake takes no path with ") and len(said.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As clang is where its own OpenMP is not installed."""
+    compiler = tmp_path / "c++"
+    compiler.write_text("#!/bin/sh\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(ForkError, match=r"c\+\+ has no OpenMP .*: set CXX=g\+\+$"):
+        toolchain.check_tools(bases.installed())
