@@ -158,9 +158,8 @@ void check_operands(const char* op, const Operands& operands) {
   check_same_number(op, "rows", operands, 0);
 }
 
-// Whether to use the fused kernels, by what was measured for each capability
-//. They save passes over
-// attn, which dominate unless D + E = columns is large.
+// Whether to use the fused kernels, by what was measured for each capability.
+// They save passes over attn, which dominate unless D + E = columns is large.
 bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   if (isComplexType(dtype)) {
     return false;
