@@ -168,7 +168,8 @@ void transpose(
   const bool whole = sizeof(E) * group == sizeof(float);
   for (int64_t r = 0; r < rows; r += width) {
     for (int64_t c = 0; c < columns; c += width) {
-      const auto part = from.from(r, c * group), turned = to.from(c, r * group);
+      const auto part = from.from(r, c * group);
+      const auto turned = to.from(c, r * group);
       if (whole && r + width <= rows && c + width <= columns) {
         vec::transpose_mxn<float, width, width>(
             reinterpret_cast<const float*>(part.data),
@@ -608,7 +609,8 @@ class ByColumns : Factors<scalar_t, E> {
       prefetch(attn_, tile);
       if (scores_wanted()) {
         // grad_attn <- grad_output @ v.T
-        const auto left = output.from(r), v = right_at(v_);
+        const auto left = output.from(r);
+        const auto v = right_at(v_);
         product(rows, at.columns, depth_, left, v, sums, false);
         if (x_.grad_attn.defined()) {
           add_tile<scalar_t>(x_.grad_attn, tile, sums);
