@@ -120,7 +120,10 @@ def check_tools(base: Base) -> Path:
     compiler = cxx()
     openmp = ["-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
     if process.attempt([compiler, *openmp]).returncode:
-        raise ForkError(f"{compiler} has no OpenMP (it finds no omp.h), which ATen's headers need: set CXX=g++")
+        raise ForkError(
+            f"{compiler} has no OpenMP (it finds no omp.h), which ATen's headers need: set CXX=g++, or install clang's "
+            "(Debian: `apt-get install libomp-dev`)"
+        )
     code = "import sysconfig; print(sysconfig.get_path('include'))"
     headers = process.run([base.python, "-c", code], f"{base.python} does not run").strip()
     if not (Path(headers) / "Python.h").is_file():

@@ -167,7 +167,7 @@ bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   const bool half = dtype == kHalf || dtype == kBFloat16;
   const bool tiny = n <= 16, large = n >= 1024;
   static const std::string capability = at::get_cpu_capability();
-  if (capability == "DEFAULT") {
+  if (capability == "DEFAULT" || capability == "NO AVX") {
     return half || (tiny && columns <= 128);
   }
   if (capability == "AVX2") {

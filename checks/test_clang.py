@@ -1,0 +1,43 @@
+"""The stack compiled by clang: its kernels are right, on the threads of the wheel's OpenMP."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork import process
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[1]
+OPENMP = ["clang++", "-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
+TESTS = "17x5x33 or 129x70x90 or 300x64x64 or many_threads or deterministic"
+# A second OpenMP would have threads of its own, beside those that tanh has started.
+THREADS = """
+import os, torch
+torch.set_num_threads(5)
+q = torch.randn(2000, 8)
+q.tanh(), (q @ q.t()).tanh()
+before = len(os.listdir("/proc/self/task"))
+torch.attn(q, q, q)
+assert len(os.listdir("/proc/self/task")) == before >= 5, os.listdir("/proc/self/task")
+assert "libomp" not in open("/proc/self/maps").read()
+"""
+
+
+@pytest.mark.skipif(
+    not shutil.which("clang++") or process.attempt(OPENMP).returncode != 0, reason="needs clang++ with its omp.h"
+)
+def test_a_fork_compiled_by_clang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "clang++")
+    series = Series.load(ROOT)
+    site = build(Fork(series, series.prs[-1], bases.installed(), "off", ROOT / "build/clang"))
+    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
+    for words in (["-c", THREADS], ["-m", "pytest", "-q", "test/test_attn_kernels.py", "-k", TESTS]):
+        done = subprocess.run([sys.executable, *words], env=variables, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
