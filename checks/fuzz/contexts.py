@@ -40,6 +40,8 @@ class Context:
     """Whether it makes zeros of a gradient that does not come in, and so a tensor of one that is None elsewhere."""
     backward: bool = True
     """Whether anything can be differentiated in it."""
+    twice: bool = True
+    """Whether a gradient that was made in it can be differentiated."""
     often: int = 20
     """How often it is drawn, compared with the others: less often where a case takes longer in it."""
 
@@ -128,5 +130,5 @@ CONTEXTS: Mapping[str, Context] = {
     "no_grad": Context(torch.no_grad, backward=False, often=10),
     "autocast": Context(lambda: torch.autocast("cpu", torch.bfloat16), same_bits=False),
     "vmap": Context(same_bits=False, often=10),
-    "aot_eager": Context(function=_compiled, zeros=True, often=1),
+    "aot_eager": Context(function=_compiled, zeros=True, twice=False, often=1),
 }
