@@ -141,6 +141,21 @@ void fill_pair(E* row, int64_t size) {
   std::fill(row + size, row + even<E>(size), E(0));
 }
 
+// to <- the numbers of two rows in turns
+template <typename E>
+void store_pairs(const Vectorized<E>& x, const Vectorized<E>& y, E* to) {
+  const auto [x0, x1] = vec::convert_to_float<E>(x);
+  const auto [y0, y1] = vec::convert_to_float<E>(y);
+  const auto pairs = [](const auto& low, const auto& high) {
+    // Widened, a number is the upper half of its float.
+    const Vectorized<int32_t> half(0xffff), shift(16);
+    return ((vec::cast<int32_t>(low) >> shift) & half) |
+        vec::cast<int32_t>(high);
+  };
+  pairs(x0, y0).store(to);
+  pairs(x1, y1).store(to + Vectorized<E>::size());
+}
+
 // to <- pairs of rows
 template <typename E>
 void interleave(
@@ -148,12 +163,47 @@ void interleave(
     int64_t rows,
     int64_t columns,
     Matrix<E> to) {
+  using Vec = Vectorized<E>;
   for (int64_t r = 0; r < rows; r += 2) {
-    const auto pairs = reinterpret_cast<std::array<E, 2>*>(to[r / 2]);
     const bool last = r + 1 == rows;
-    for (int64_t c = 0; c < columns; c++) {
-      pairs[c] = {from[r][c], last ? E(0) : from[r + 1][c]};
+    const E *x = from[r], *y = last ? x : from[r + 1];
+    E* pairs = to[r / 2];
+    int64_t c = 0;
+    for (; c + Vec::size() <= columns; c += Vec::size()) {
+      const Vec second = last ? Vec(E(0)) : Vec::loadu(y + c);
+      store_pairs(Vec::loadu(x + c), second, pairs + 2 * c);
     }
+    for (; c < columns; c++) {
+      pairs[2 * c] = x[c];
+      pairs[2 * c + 1] = last ? E(0) : y[c];
+    }
+  }
+}
+
+// to <- from transposed, as many rows as a vector has numbers. A round moves
+// the highest bit of a number's place, row * width + column, to its lower end:
+// when all bits of the row have moved, row and column have changed places.
+template <typename T, typename E>
+void transpose_square(Matrix<const E> from, Matrix<E> to) {
+  using Vec = Vectorized<T>;
+  constexpr int width = Vec::size();
+  std::array<Vec, width> x, y;
+#pragma GCC unroll 16
+  for (int i = 0; i < width; i++) {
+    x[i] = Vec::loadu(from[i]);
+  }
+#pragma GCC unroll 4
+  for (int round = 1; round < width; round *= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < width / 2; i++) {
+      std::tie(y[2 * i], y[2 * i + 1]) =
+          vec::interleave2(x[i], x[i + width / 2]);
+    }
+    x = y;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < width; i++) {
+    x[i].store(to[i]);
   }
 }
 
@@ -164,22 +214,18 @@ void transpose(
     int64_t rows,
     int64_t columns,
     Matrix<E> to) {
-  constexpr int width = Vectorized<float>::size();
-  const bool whole = sizeof(E) * group == sizeof(float);
+  using T = std::conditional_t<std::is_same_v<E, double>, double, float>;
+  constexpr int64_t width = Vectorized<T>::size();
   for (int64_t r = 0; r < rows; r += width) {
     for (int64_t c = 0; c < columns; c += width) {
       const auto part = from.from(r, c * group);
       const auto turned = to.from(c, r * group);
-      if (whole && r + width <= rows && c + width <= columns) {
-        vec::transpose_mxn<float, width, width>(
-            reinterpret_cast<const float*>(part.data),
-            part.row / group,
-            reinterpret_cast<float*>(turned.data),
-            turned.row / group);
+      if (r + width <= rows && c + width <= columns) {
+        transpose_square<T, E>(part, turned);
         continue;
       }
-      for (int64_t x = 0; x < std::min<int64_t>(width, rows - r); x++) {
-        for (int64_t y = 0; y < std::min<int64_t>(width, columns - c); y++) {
+      for (int64_t x = 0; x < std::min(width, rows - r); x++) {
+        for (int64_t y = 0; y < std::min(width, columns - c); y++) {
           std::copy_n(part[x] + y * group, group, turned[y] + x * group);
         }
       }
@@ -416,42 +462,63 @@ void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
   }
 }
 
-// scores (n) <- grad_attn * (1 - attn^2), and a copy of attn unless it is null.
-// Writes whole vectors of both.
+// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2), and as
+// right factors the pairs of scores and attn, unless they are null. Writes
+// whole vectors.
 template <typename scalar_t, typename E>
-void grad_row(
-    const SumOf<E>* grad_attn,
-    const scalar_t* attn,
-    E* scores,
-    E* copy,
-    int64_t n) {
+void grad_rows(
+    int64_t rows,
+    int64_t n,
+    Matrix<const SumOf<E>> grad_attn,
+    Matrix<const scalar_t> attn,
+    Matrix<E> scores,
+    E* score_pairs,
+    E* attn_right) {
   using Vec = Vectorized<SumOf<E>>;
   using Load = Vectorized<scalar_t>;
   for (int64_t j = 0; j < n; j += Load::size()) {
-    const auto x = n - j < Load::size() ? Load::loadu(attn + j, n - j)
-                                        : Load::loadu(attn + j);
-    if (copy) {
-      store(x, copy + j);
+    std::array<Load, kGroup<E>> x, result;
+#pragma GCC unroll 2
+    for (int r = 0; r < kGroup<E>; r++) {
+      if (r >= rows) {
+        x[r] = result[r] = Load(scalar_t(0));
+        continue;
+      }
+      x[r] = n - j < Load::size() ? Load::loadu(attn[r] + j, n - j)
+                                  : Load::loadu(attn[r] + j);
+      auto a = widened(x[r]);
+      for (const auto i : c10::irange(a.size())) {
+        const Vec one(1);
+        const Vec grad = Vec::loadu(grad_attn[r] + j + i * Vec::size());
+        a[i] = grad * ((one - a[i]) * (one + a[i]));
+      }
+      store_sums<scalar_t>(a, scores[r] + j);
+      result[r] = narrowed<scalar_t>(a);
     }
-    auto a = widened(x);
-    for (const auto i : c10::irange(a.size())) {
-      const Vec one(1), grad = Vec::loadu(grad_attn + j + i * Vec::size());
-      a[i] = grad * ((one - a[i]) * (one + a[i]));
+    if constexpr (kGroup<E> == 1) {
+      if (attn_right) {
+        store(x[0], attn_right + j);
+      }
+    } else {
+      if (score_pairs) {
+        store_pairs(result[0], result[1], score_pairs + 2 * j);
+      }
+      if (attn_right) {
+        store_pairs(x[0], x[1], attn_right + 2 * j);
+      }
     }
-    store_sums<scalar_t>(a, scores + j);
   }
-  fill_pair(scores, n);
+  for (const auto r : c10::irange(rows)) {
+    fill_pair(scores[r], n);
+  }
 }
 
-// A tile of attn, before the product that makes what it meets: its rows lie too
-// far apart for the processor to guess the next.
+// The rows of attn lie too far apart for the processor to guess the next.
 template <typename scalar_t>
-void prefetch(Matrix<const scalar_t> attn, const Block& at) {
+void prefetch(const scalar_t* row, int64_t n) {
 #if defined(__GNUC__)
-  for (const auto r : c10::irange(at.rows)) {
-    for (int64_t c = 0; c < at.columns; c += 64 / sizeof(scalar_t)) {
-      __builtin_prefetch(attn[at.i + r] + at.j + c, 0, 2);
-    }
+  for (int64_t c = 0; c < n; c += 64 / sizeof(scalar_t)) {
+    __builtin_prefetch(row + c, 0, 2);
   }
 #endif
 }
@@ -462,6 +529,7 @@ template <typename scalar_t, typename E>
 class ByColumns : Factors<scalar_t, E> {
   using Base = Factors<scalar_t, E>;
   using typename Base::T;
+  static constexpr bool kSumInPlace = std::is_same_v<scalar_t, T>;
 
  public:
   explicit ByColumns(const AttnBackward& x)
@@ -520,16 +588,16 @@ class ByColumns : Factors<scalar_t, E> {
     const int64_t all = round_up(n_, rows_);
     q_ = scratch_.reserve<E>(k ? all * d_ : 0);
     output_ = scratch_.reserve<E>(v ? all * e_ : 0);
-    grad_q_ = scratch_.reserve<T>(q ? parts_ * n_ * grad_q_row_ : 0);
+    const int64_t sums = parts_ - kSumInPlace;
+    grad_q_ = scratch_.reserve<T>(q ? sums * n_ * grad_q_row_ : 0);
     scratch_.share();
     const int64_t block = rows_ * stride_, widest = std::max(d_, e_) + 16;
     sums_ = scratch_.reserve<T>(kTileRows * stride_);
     // Rows of an input that are not used where they lie
     copy_ = scratch_.reserve<E>(std::max(rows_, stride_) * widest * kGroup<E>);
     scores_ = scratch_.reserve<E>(block);
-    attn_copy_ = scratch_.reserve<E>(v ? block : 0);
     scores_right_ = Base::kPairs ? scratch_.reserve<E>(block) : scores_;
-    attn_right_ = Base::kPairs ? scratch_.reserve<E>(block) : attn_copy_;
+    attn_right_ = scratch_.reserve<E>(v ? block : 0);
     k_ = scratch_.reserve<E>(stride_ * grad_q_row_);
     v_ = scratch_.reserve<E>(stride_ * depth_);
     grad_k_ = scratch_.reserve<T>(k ? d_ * stride_ : 0);
@@ -577,8 +645,7 @@ class ByColumns : Factors<scalar_t, E> {
       if (x_.grad_q.defined()) {
         // grad_q <- grad_q + grad_scores @ k
         const int64_t depth = even<E>(columns), first = part * share_;
-        const Matrix<T> sums{scratch_.at<T>(grad_q_), grad_q_row_};
-        const auto to = sums.from(part * n_ + i);
+        const auto to = grad_q_sums(part).from(i);
         product(at.rows, d_, depth, block_at(scores_), k, to, j > first);
       }
       // grad_k.T <- grad_k.T + q.T @ grad_scores
@@ -603,10 +670,10 @@ class ByColumns : Factors<scalar_t, E> {
       output = Base::left(x_.grad_output, at.i, at.rows, copy);
     }
     const Matrix<T> sums{scratch_.at<T>(sums_), stride_};
+    constexpr int64_t group = kGroup<E>;
     for (int64_t r = 0; r < at.rows; r += kTileRows) {
       const int64_t rows = std::min(kTileRows, at.rows - r);
       const Block tile{at.i + r, at.j, rows, at.columns};
-      prefetch(attn_, tile);
       if (scores_wanted()) {
         // grad_attn <- grad_output @ v.T
         const auto left = output.from(r);
@@ -616,23 +683,21 @@ class ByColumns : Factors<scalar_t, E> {
           add_tile<scalar_t>(x_.grad_attn, tile, sums);
         }
       }
-      const auto scores = block_at(scores_).from(r);
-      const auto copy = block_at(attn_copy_).from(r);
-      for (const auto y : c10::irange(rows)) {
-        E* to = x_.grad_v.defined() ? copy[y] : nullptr;
-        const scalar_t* attn = attn_[tile.i + y] + at.j;
-        grad_row(sums[y], attn, scores[y], to, at.columns);
-      }
-      if constexpr (Base::kPairs) {
-        const auto pairs = [&](Matrix<const E> from, int64_t begin) {
-          interleave(from, rows, at.columns, right_at(begin).from(r / 2));
-        };
-        if (scores_wanted()) {
-          pairs(scores, scores_right_);
+      for (int64_t y = r; y < r + rows; y += group) {
+        const int64_t pair = std::min(group, r + rows - y);
+        for (const auto x : c10::irange(pair)) {
+          prefetch(
+              attn_[std::min(at.i + y + x + kTileRows, n_ - 1)] + at.j,
+              at.columns);
         }
-        if (x_.grad_v.defined()) {
-          pairs(copy, attn_right_);
-        }
+        grad_rows<scalar_t, E>(
+            pair,
+            at.columns,
+            sums.from(y - r),
+            attn_.from(at.i + y, at.j),
+            block_at(scores_).from(y),
+            scores_wanted() ? right_at(scores_right_)[y / group] : nullptr,
+            x_.grad_v.defined() ? right_at(attn_right_)[y / group] : nullptr);
       }
     }
   }
@@ -662,31 +727,47 @@ class ByColumns : Factors<scalar_t, E> {
     const Matrix<const T> sums{scratch_.at<T>(begin), stride_};
     scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * grad.size(1);
     const Matrix<scalar_t> rows{to, grad.size(1)};
-    std::array<T, 16 * 16> part;
+    std::array<T, 16 * 32> part;
     for (int64_t c = 0; c < columns; c += 16) {
-      for (int64_t x = 0; x < rows.row; x += 16) {
+      for (int64_t x = 0; x < rows.row; x += 32) {
         const int64_t count = std::min<int64_t>(16, columns - c);
-        const int64_t width = std::min<int64_t>(16, rows.row - x);
-        transpose<T>(sums.from(x, c), width, count, {part.data(), 16});
+        const int64_t width = std::min<int64_t>(32, rows.row - x);
+        transpose<T>(sums.from(x, c), width, count, {part.data(), 32});
         for (const auto r : c10::irange(count)) {
-          convert(&part[r * 16], rows[c + r] + x, width);
+          convert(&part[r * 32], rows[c + r] + x, width);
         }
       }
     }
   }
 
-  void sum_grad_q() {
-    scalar_t* to = x_.grad_q.template mutable_data_ptr<scalar_t>();
+  // The first part's sums are those of the result, where the types are equal.
+  Matrix<T> grad_q_sums(int64_t part) const {
+    if constexpr (kSumInPlace) {
+      if (part == 0) {
+        return {x_.grad_q.template mutable_data_ptr<T>(), d_};
+      }
+    }
     const Matrix<T> sums{scratch_.at<T>(grad_q_), grad_q_row_};
+    return sums.from((part - kSumInPlace) * n_);
+  }
+
+  void sum_grad_q() {
+    const Matrix<T> sums = grad_q_sums(0);
     const int64_t grain = (1 << 15) / (parts_ * d_ + 1) + 1;
     at::parallel_for(0, n_, grain, [&](auto begin, auto end) {
-      for (const auto i : c10::irange(begin, end)) {
-        for (const auto part : c10::irange(int64_t(1), parts_)) {
+      for (const auto part : c10::irange(int64_t(1), parts_)) {
+        const Matrix<T> others = grad_q_sums(part);
+        for (const auto i : c10::irange(begin, end)) {
           for (const auto c : c10::irange(d_)) {
-            sums[i][c] += sums[part * n_ + i][c];
+            sums[i][c] += others[i][c];
           }
         }
-        convert(sums[i], to + i * d_, d_);
+      }
+      if constexpr (!kSumInPlace) {
+        scalar_t* to = x_.grad_q.template mutable_data_ptr<scalar_t>();
+        for (const auto i : c10::irange(begin, end)) {
+          convert(sums[i], to + i * d_, d_);
+        }
       }
     });
   }
@@ -699,7 +780,7 @@ class ByColumns : Factors<scalar_t, E> {
   Scratch scratch_;
   // What all parts read and write, and what each has
   int64_t q_ = 0, output_ = 0, grad_q_ = 0;
-  int64_t sums_ = 0, copy_ = 0, scores_ = 0, attn_copy_ = 0, scores_right_ = 0;
+  int64_t sums_ = 0, copy_ = 0, scores_ = 0, scores_right_ = 0;
   int64_t attn_right_ = 0, k_ = 0, v_ = 0, grad_k_ = 0, grad_v_ = 0;
 };
 
@@ -712,9 +793,17 @@ void attn_backward_q(const AttnBackward& x) {
     if (x.grad_attn.defined()) {
       add_tile<scalar_t>(x.grad_attn, at, sums);
     }
-    for (const auto r : c10::irange(at.rows)) {
-      const scalar_t* row = attn[at.i + r] + at.j;
-      grad_row<scalar_t, E>(sums[r], row, scores[r], nullptr, at.columns);
+    for (int64_t r = 0; r < at.rows; r += kGroup<E>) {
+      const int64_t rows = std::min(kGroup<E>, at.rows - r);
+      const auto tile = attn.from(at.i + r, at.j);
+      grad_rows<scalar_t, E>(
+          rows,
+          at.columns,
+          sums.from(r),
+          tile,
+          scores.from(r),
+          nullptr,
+          nullptr);
     }
   };
   by_rows<scalar_t, E>(x.grad_q, x.grad_output, x.v, x.k, finish);

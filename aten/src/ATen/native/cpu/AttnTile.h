@@ -295,7 +295,7 @@ class Product {
       Matrix<const E> b,
       Matrix<T> c,
       bool add) const {
-    constexpr int64_t group = kGroup<E>, width = Vec::size();
+    constexpr int64_t group = kGroup<E>;
     if constexpr (!std::is_same_v<E, double>) {
       if (brgemm_) {
         return cpublas::brgemm(
@@ -313,11 +313,7 @@ class Product {
       }
     }
     if constexpr (group == 1) {
-      const int64_t whole = n / (kVectors * width) * (kVectors * width);
-      for (int64_t j = 0; j < n; j += j < whole ? kVectors * width : width) {
-        const auto strip = j < whole ? &strip_of<kVectors> : &strip_of<1>;
-        strip(m, n - j, depth, a, b.from(0, j), c.from(0, j), add);
-      }
+      strips<kVectors>(m, n, depth, a, b, c, add);
     }
   }
 
@@ -331,9 +327,29 @@ class Product {
   static constexpr int kVectors = 4;
 #endif
 
+  // Whole strips of some vectors of columns, and narrower ones for the rest.
+  template <int vectors>
+  static void strips(
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Matrix<const E> a,
+      Matrix<const E> b,
+      Matrix<T> c,
+      bool add) {
+    constexpr int64_t width = vectors * Vec::size();
+    int64_t j = 0;
+    for (; vectors > 1 ? j + width <= n : j < n; j += width) {
+      strip_of<vectors, 6>(m, n - j, depth, a, b.from(0, j), c.from(0, j), add);
+    }
+    if constexpr (vectors > 1) {
+      strips<vectors / 2>(m, n - j, depth, a, b.from(0, j), c.from(0, j), add);
+    }
+  }
+
   // The sum begins at zero and meets c last: two short sums err less than a
   // long one. A single vector may have less than its size of columns.
-  template <int vectors, int rows = 6>
+  template <int vectors, int rows>
   static void strip_of(
       int64_t m,
       int64_t n,
@@ -376,7 +392,8 @@ class Product {
       });
     }
     if constexpr (rows > 1) {
-      strip_of<vectors, 1>(m - i, n, depth, a.from(i), b, c.from(i), add);
+      strip_of<vectors, rows / 2>(
+          m - i, n, depth, a.from(i), b, c.from(i), add);
     }
   }
 
