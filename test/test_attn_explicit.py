@@ -743,7 +743,7 @@ class TestContexts(TestCase):
     def test_infinite_gradients(self, dtype):
         """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
         values = make_inputs(dtype=dtype, requires_grad=False)
-        infinities = 0
+        overflows = 0
         for number, which in itertools.product(
             (complex(torch.inf, 0), complex(0, -torch.inf), complex(torch.inf, 1)),
             range(2),
@@ -760,8 +760,9 @@ class TestContexts(TestCase):
             found.append([torch.view_as_real(x) for x in grads])
             for ours in found[0], found[2]:
                 self.assertEqual(ours, found[1], equal_nan=True)
-            infinities += sum(x.isinf().sum().item() for x in found[1])
-        self.assertGreater(infinities, 0)
+            # MKL's products keep infinities, OpenBLAS's make NaN of them all.
+            overflows += sum((~x.isfinite()).sum().item() for x in found[1])
+        self.assertGreater(overflows, 0)
 
 
 class TestContextsOfDevices(TestCase):
@@ -1104,7 +1105,7 @@ class TestTracing(TestCase):
         torch._dynamo.reset()
 
     def test_inductor_keeps_it_whole(self):
-        inputs = make_inputs(33, 8, 5, dtype=torch.float32)
+        inputs = make_inputs(33, 8, 5, dtype=torch.float64)
 
         def function(*inputs):
             output, attn = torch.attn(*inputs)
