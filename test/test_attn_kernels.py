@@ -223,7 +223,7 @@ class TestAttnKernels(TestCase):
                 )
             self.assert_rule(draws, dtype)
 
-    @parametrize("dtype", (torch.float32, torch.float64))
+    @parametrize("dtype", DTYPES)
     def test_errors_of_many_rows(self, dtype):
         self.assert_rule([make_inputs(1090, 33, 70, dtype)], dtype)
 

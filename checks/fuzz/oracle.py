@@ -257,8 +257,9 @@ def _by_chance(case: Case, dtype: torch.dtype, plain: Tensor) -> bool:
         return False
     # bfloat16 products may take denormals as zeros, 1 - attn^2 may be zero or not where attn is nearly 1 (scores of one
     # column repeated are large), and MKL makes NaN or infinity of a complex one by the strides of the other matrix.
+    # Sums in float16 that are nearly zero change their sign by the last rounding, and so that of an infinity.
     nearly_one = "saturated" in special or "one column" in case.layouts[:2]
-    return nearly_one or "denormal" in special or (derived and dtype.is_complex)
+    return nearly_one or "denormal" in special or (derived and dtype not in (torch.float32, torch.float64))
 
 
 def _compare_some_rows(case: Case, inputs: Sequence[Tensor]) -> None:
