@@ -208,16 +208,6 @@ void advise_huge_pages(const Tensor& t) {
 #endif
 }
 
-// Dispatch modes and tensor subclasses call kernels below the Python key, where
-// nobody else resolves a lazy conjugate or negation.
-Tensor resolved(const Tensor& t) {
-  return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t;
-}
-
-Tensor value(const std::optional<Tensor>& t) {
-  return t && t->defined() ? resolved(*t) : Tensor();
-}
-
 Tensor contiguous(const Tensor& t) {
   return t.defined() ? t.contiguous() : t;
 }
@@ -242,6 +232,13 @@ Tensor scores_gradient(
 }
 
 } // namespace
+
+Tensor attn_resolved(const std::optional<Tensor>& t) {
+  if (!t || !t->defined()) {
+    return Tensor();
+  }
+  return t->is_conj() || t->is_neg() ? t->resolve_conj().resolve_neg() : *t;
+}
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_operands("attn", {{"q", &q}, {"k", &k}, {"v", &v}});
@@ -341,7 +338,8 @@ void attn_backward_by_rows(
 std::tuple<Tensor, Tensor>
 attn(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
   check_attn_inputs(q_, k_, v_);
-  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = at::tanh(at::matmul(q, k.t()));
   Tensor output = at::matmul(attn, v);
@@ -351,7 +349,8 @@ attn(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
 std::tuple<Tensor, Tensor>
 attn_cpu(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
   check_attn_inputs(q_, k_, v_);
-  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const int64_t n = q.size(0);
   if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1), false)) {
@@ -410,9 +409,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward(
     const std::optional<Tensor>& v_,
     const Tensor& attn_,
     std::array<bool, 3> output_mask) {
-  const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
-  const Tensor q = value(q_), k = value(k_), v = value(v_);
-  const Tensor attn = resolved(attn_);
+  const Tensor grad_output = attn_resolved(grad_output_),
+               grad_attn = attn_resolved(grad_attn_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
+  const Tensor attn = attn_resolved(attn_);
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   return attn_backward_composed(
@@ -427,9 +428,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& v_,
     const Tensor& attn_,
     std::array<bool, 3> output_mask) {
-  const Tensor grad_output = value(grad_output_), grad_attn = value(grad_attn_);
-  const Tensor q = value(q_), k = value(k_), v = value(v_);
-  const Tensor attn = resolved(attn_);
+  const Tensor grad_output = attn_resolved(grad_output_),
+               grad_attn = attn_resolved(grad_attn_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
+  const Tensor attn = attn_resolved(attn_);
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);

@@ -6,9 +6,14 @@
 #include <ATen/native/DispatchStub.h>
 
 #include <array>
+#include <optional>
 #include <tuple>
 
 namespace at::native {
+
+// Undefined, or without a lazy conjugate or negation. Dispatch modes and tensor
+// subclasses call kernels below the Python key, where nobody else resolves it.
+TORCH_API Tensor attn_resolved(const std::optional<Tensor>& t);
 
 // Raises an error unless q is (N, D), k (N, D), v (N, E), all on one
 // device and of one dtype: float16, bfloat16, float32, float64, complex64 or

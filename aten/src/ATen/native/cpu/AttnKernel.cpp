@@ -163,19 +163,11 @@ void interleave(
     int64_t rows,
     int64_t columns,
     Matrix<E> to) {
-  using Vec = Vectorized<E>;
   for (int64_t r = 0; r < rows; r += 2) {
+    const auto pairs = reinterpret_cast<std::array<E, 2>*>(to[r / 2]);
     const bool last = r + 1 == rows;
-    const E *x = from[r], *y = last ? x : from[r + 1];
-    E* pairs = to[r / 2];
-    int64_t c = 0;
-    for (; c + Vec::size() <= columns; c += Vec::size()) {
-      const Vec second = last ? Vec(E(0)) : Vec::loadu(y + c);
-      store_pairs(Vec::loadu(x + c), second, pairs + 2 * c);
-    }
-    for (; c < columns; c++) {
-      pairs[2 * c] = x[c];
-      pairs[2 * c + 1] = last ? E(0) : y[c];
+    for (const auto c : c10::irange(columns)) {
+      pairs[c] = {from[r][c], last ? E(0) : from[r + 1][c]};
     }
   }
 }

@@ -27,22 +27,10 @@
 
 namespace at::native {
 
-namespace {
-
-// Undefined, or without a lazy conjugate or negation. Dispatch modes and tensor
-// subclasses call kernels below the Python key, where nobody else resolves it.
-Tensor resolved(const std::optional<Tensor>& t) {
-  if (!t || !t->defined()) {
-    return Tensor();
-  }
-  return t->is_conj() || t->is_neg() ? t->resolve_conj().resolve_neg() : *t;
-}
-
-} // namespace
-
 std::tuple<Tensor, Tensor>
 attn_cuda(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
-  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
 #if !defined(USE_ROCM)
@@ -76,10 +64,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     std::array<bool, 3> output_mask) {
   // The dispatcher sets the device of grad_output, which can be missing.
   const c10::DeviceGuard guard(attn_.device());
-  const Tensor grad_output = resolved(grad_output_),
-               grad_attn = resolved(grad_attn_);
-  const Tensor q = resolved(q_), k = resolved(k_), v = resolved(v_);
-  const Tensor attn = resolved(attn_).contiguous();
+  const Tensor grad_output = attn_resolved(grad_output_),
+               grad_attn = attn_resolved(grad_attn_);
+  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
+               v = attn_resolved(v_);
+  const Tensor attn = attn_resolved(attn_).contiguous();
   check_attn_backward_inputs(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
