@@ -19,8 +19,8 @@ COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 # One element more for each row of output: that of the last one lies after the end.
 OVERFLOW = ("result_.mutable_data_ptr<scalar_t>() + (i + r) * e_, e_);", ", e_);", ", e_ + 1);")
-# All parts add to the sums of the first one.
-RACE = ("sums.from(part * n_ + i)", "part", "0 * part")
+# All parts add to the same sums.
+RACE = ("(part - kSumInPlace) * n_", "part - kSumInPlace", "int64_t(0)")
 
 VALUES = """
 import torch
