@@ -586,11 +586,12 @@ class ByColumns : Factors<scalar_t, E> {
     const int64_t block = rows_ * stride_, widest = std::max(d_, e_) + 16;
     sums_ = scratch_.reserve<T>(kTileRows * stride_);
     // Rows of an input that are not used where they lie
-    copy_ = scratch_.reserve<E>(std::max(rows_, stride_) * widest * kGroup<E>);
+    const int64_t copied = Base::kInPlace ? 0 : std::max(rows_, stride_);
+    copy_ = scratch_.reserve<E>(copied * widest * kGroup<E>);
     scores_ = scratch_.reserve<E>(block);
     scores_right_ = Base::kPairs ? scratch_.reserve<E>(block) : scores_;
     attn_right_ = scratch_.reserve<E>(v ? block : 0);
-    k_ = scratch_.reserve<E>(stride_ * grad_q_row_);
+    k_ = scratch_.reserve<E>(Base::kInPlace ? 0 : stride_ * grad_q_row_);
     v_ = scratch_.reserve<E>(stride_ * depth_);
     grad_k_ = scratch_.reserve<T>(k ? d_ * stride_ : 0);
     grad_v_ = scratch_.reserve<T>(v ? e_ * stride_ : 0);
