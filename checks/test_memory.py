@@ -59,3 +59,9 @@ def test_memory_is_flat_over_many_calls(variables: dict[str, str]) -> None:
     plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
     done = run(plain, "calls", "100000")
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_is_flat_over_many_sizes(variables: dict[str, str]) -> None:
+    plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
+    done = run(plain, "sizes")
+    assert done.returncode == 0, done.stderr

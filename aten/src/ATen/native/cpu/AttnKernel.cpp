@@ -136,6 +136,13 @@ int64_t even(int64_t size) {
   return round_up<int64_t>(size, kGroup<E>);
 }
 
+// Columns of a product in scratch, where blocks have room for some more: pairs
+// have no register tile that could make what whole multiples leave.
+template <typename E>
+int64_t with_room(int64_t columns) {
+  return kGroup<E> == 2 ? round_up(columns, kWhole) : columns;
+}
+
 template <typename E>
 void fill_pair(E* row, int64_t size) {
   std::fill(row + size, row + even<E>(size), E(0));
@@ -372,7 +379,8 @@ class ByRows : Factors<scalar_t, E> {
       for (int64_t r = 0; r < rows; r += kTileRows) {
         const Block tile{i + r, j, std::min(kTileRows, rows - r), columns};
         const auto right = right_block(j);
-        product(tile.rows, columns, depth_, left.from(r), right, sums, false);
+        const int64_t wide = with_room<E>(columns);
+        product(tile.rows, wide, depth_, left.from(r), right, sums, false);
         finish_(tile, sums, scores.from(r));
       }
       Matrix<const E> wide = wide_copy(j);
@@ -671,7 +679,8 @@ class ByColumns : Factors<scalar_t, E> {
         // grad_attn <- grad_output @ v.T
         const auto left = output.from(r);
         const auto v = right_at(v_);
-        product(rows, at.columns, depth_, left, v, sums, false);
+        const int64_t wide = with_room<E>(at.columns);
+        product(rows, wide, depth_, left, v, sums, false);
         if (x_.grad_attn.defined()) {
           add_tile<scalar_t>(x_.grad_attn, tile, sums);
         }
@@ -707,7 +716,8 @@ class ByColumns : Factors<scalar_t, E> {
       const int64_t size = grad.size(1), depth = even<E>(at.rows);
       const Matrix<const E> from{scratch_.at<E>(left) + at.i * size, rows_};
       const Matrix<T> to{scratch_.at<T>(sums), stride_};
-      product(size, at.columns, depth, from, right_at(right), to, at.i > 0);
+      const int64_t wide = with_room<E>(at.columns);
+      product(size, wide, depth, from, right_at(right), to, at.i > 0);
     }
   }
 

@@ -164,8 +164,9 @@ inline Vectorized<T> tanh_of(const Vectorized<T>& x) {
 // sums of its parts. A BLAS sums few columns in many parts at once.
 constexpr int64_t kDepth = 256, kNarrow = 4, kNarrowDepth = 16;
 
-// Columns of one call of oneDNN, which compiles wider products for longer.
-constexpr int64_t kWidth = 256;
+// Columns of one call of oneDNN, which compiles wider products for longer, and
+// what its shapes are multiples of.
+constexpr int64_t kWidth = 256, kWhole = 16;
 
 // E is what a product reads: double, float, or bfloat16. The right factor of
 // bfloat16 lies in pairs that are neighbours in the summed dimension.
@@ -287,7 +288,48 @@ class Product {
     }
   }
 
+  // oneDNN compiles every shape that it meets and keeps it, in every thread. So
+  // few are left for it: else a program whose sizes change would fill the
+  // memory with kernels.
   void part(
+      int64_t m,
+      int64_t n,
+      int64_t depth,
+      Matrix<const E> a,
+      Matrix<const E> b,
+      Matrix<T> c,
+      bool add) const {
+    if (!brgemm_) {
+      return tile(m, n, depth, a, b, c, add);
+    }
+    for (int64_t i = 0, rows = 0; i < m; i += rows) {
+      rows = piece(m - i);
+      for (int64_t j = 0, columns = 0; j < n; j += columns) {
+        columns = piece(n - j);
+        for (int64_t p = 0, terms = 0; p < depth; p += terms) {
+          terms = piece(depth - p);
+          const auto right = b.from(p / kGroup<E>, j * kGroup<E>);
+          const bool more = add || p > 0;
+          tile(rows, columns, terms, a.from(i, p), right, c.from(i, j), more);
+        }
+      }
+    }
+  }
+
+  // The whole multiple in so many rows, columns or terms, or a part of the
+  // rest.
+  static int64_t piece(int64_t size) {
+    if (size >= kWhole || kGroup<E> == 1) {
+      return size >= kWhole ? size / kWhole * kWhole : size;
+    }
+    int64_t power = kWhole / 2;
+    while (power > size) {
+      power /= 2;
+    }
+    return power;
+  }
+
+  void tile(
       int64_t m,
       int64_t n,
       int64_t depth,
@@ -297,7 +339,9 @@ class Product {
       bool add) const {
     constexpr int64_t group = kGroup<E>;
     if constexpr (!std::is_same_v<E, double>) {
-      if (brgemm_) {
+      const bool whole =
+          m % kWhole == 0 && n % kWhole == 0 && depth % kWhole == 0;
+      if (brgemm_ && (whole || group == 2)) {
         return cpublas::brgemm(
             m,
             n,
