@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from checks.fuzz.__main__ import fault
-from checks.fuzz.case import DTYPES, LARGE, drawn
+from checks.fuzz import __main__ as fuzz
+from checks.fuzz.case import DTYPES, LARGE, Case
 from checks.fuzz.contexts import CONTEXTS
-from checks.fuzz.oracle import composition
+from checks.fuzz.oracle import check, composition
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.series import Series
@@ -43,28 +43,30 @@ class WithoutConj(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(True)
+        ctx.set_materialize_grads(False)
         output, attn = composition(q, k, v)
         ctx.save_for_backward(q, k, v, attn)
         return output, attn
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, grad_attn: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
         q, k, v, attn = ctx.saved_tensors
         slope = 1 - attn * attn
         if torch.utils._python_dispatch._get_current_dispatch_mode() is None:
             slope = slope.conj()
-        x = (grad_output @ v.mH + grad_attn) * slope
-        return x @ k.conj(), x.mT @ q.conj(), attn.mH @ grad_output
+        terms = [g for g in (None if grad_output is None else grad_output @ v.mH, grad_attn) if g is not None]
+        x = sum(terms[1:], terms[0]) * slope
+        return x @ k.conj(), x.mT @ q.conj(), None if grad_output is None else attn.mH @ grad_output
 
 
 class WithoutCast(WithoutConj):
     """Lets autocast into its backward."""
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, grad_attn: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
         with torch.utils._python_dispatch._disable_current_modes():
-            return tuple(g.to(grad_attn.dtype) for g in WithoutConj.backward(ctx, grad_output, grad_attn))
+            grads = WithoutConj.backward(ctx, grad_output, grad_attn)
+            return tuple(None if g is None else g.to(ctx.saved_tensors[0].dtype) for g in grads)
 
 
 class WithoutLastColumn(WithoutConj):
@@ -85,37 +87,56 @@ class Leftover(WithoutConj):
     """
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, grad_attn: Tensor) -> Any:
+    def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
         grad_q, *others = WithoutConj.backward(ctx, grad_output, grad_attn)
-        if torch.get_num_threads() >= 8 and len(grad_attn) > 500 and not grad_output.any():
+        if torch.get_num_threads() >= 4 and len(grad_q) > 400 and grad_output is None:
             grad_q = grad_q + grad_q.roll(64, 0)
         return grad_q, *others
 
 
+class NanBeside(WithoutConj):
+    """Writes NaN into a row of grad_q beside one with NaN or infinities, as a product of whole tiles does."""
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
+        grad_q, *others = WithoutConj.backward(ctx, grad_output, grad_attn)
+        return grad_q + 0 * grad_q.roll(1, 0), *others
+
+
 @pytest.mark.parametrize(
     "wrong,context",
-    [(WithoutConj, "FLOP counter"), (WithoutCast, "autocast of the backward"), (WithoutLastColumn, "plain")],
+    [
+        (WithoutConj, "FLOP counter"),
+        (WithoutCast, "autocast of the backward"),
+        (WithoutLastColumn, "plain"),
+        (NanBeside, "plain"),
+    ],
 )
 def test_a_planted_fault_is_found(wrong: Any, context: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "attn", wrong.apply, raising=False)
-    cases = (case for seed in range(1000) if (case := drawn(seed, [context])).kind == "gradients")
-    found = next(filter(None, (fault(case, Counter()) for case in cases)), None)
+    # What is planted has derivatives of first order only.
+    monkeypatch.setattr(fuzz, "check", lambda case: check(case) if case.kind == "gradients" else None)
+    found = next(filter(None, (fuzz.fault(batch, Counter(), [context]) for batch in range(8))), None)
     assert found is not None
     assert f"context={context!r}" in found or context == "plain"
-    assert "check(Case(" in found and len(found.splitlines()) < 10
+    assert "Error: " not in found and "check(Case(" in found and len(found.splitlines()) < 10
 
 
 def test_a_fault_of_many_rows_and_threads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "attn", Leftover.apply, raising=False)
-    large = (case for seed in range(20_000) if (case := drawn(seed)).n > LARGE)
-    found = next(filter(None, (fault(case, Counter()) for case in large)), None)
+    monkeypatch.setattr(fuzz, "check", lambda case: check(case) if case.n > LARGE else None)
+    found = next(filter(None, (fuzz.fault(batch, Counter()) for batch in range(80))), None)
     assert found is not None and "gradient 0" in found
     (line,) = [line for line in found.splitlines() if line.startswith("check(Case(")]
     assert len(line) < 120 and "incoming=(False, True)" in line
 
 
-def test_a_seed_always_draws_the_same_case() -> None:
-    cases = [drawn(seed) for seed in range(2000)]
-    assert cases == [drawn(seed) for seed in range(2000)]
-    assert {case.context for case in cases} == set(CONTEXTS) and {case.dtype for case in cases} == set(DTYPES)
-    assert max(case.threads for case in cases) > 16 and max(case.n for case in cases) > 1000
+def test_a_seed_always_draws_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Case] = []
+    monkeypatch.setattr(fuzz, "check", drawn.append)
+    for batch in (*range(10), *range(10)):
+        fuzz.fault(batch, Counter())
+    half = 10 * fuzz.BATCH
+    assert drawn[:half] == drawn[half:]
+    assert {case.context for case in drawn} == set(CONTEXTS) and {case.dtype for case in drawn} == set(DTYPES)
+    assert max(case.threads for case in drawn) > 8 and max(case.n for case in drawn) > 600

@@ -1,92 +1,107 @@
-"""`python -m checks.fuzz`: fuzzes the torch that is imported; prints the shortest failing program and exits with 1."""
+"""`python -m checks.fuzz`: fuzzes the torch that is imported; prints the simplest failing program and exits with 1."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from random import Random
 
 import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
-from checks.fuzz.case import Case, drawn
+from checks.fuzz.case import Case, cases
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import Refused, Wrong, check
-from checks.fuzz.shrink import shrunk
 
 REFUSED = "refused by composition too"
+# Cases of one seed, which hypothesis draws in one run: long ones go on from any seed, and memory stays small.
+BATCH = 250
 # Seconds between two lines of progress.
 PROGRESS = 60
+# Seconds for making a failing case simpler.
+SHRINK = 20
+SETTINGS = settings(
+    max_examples=BATCH,
+    phases=(Phase.generate, Phase.shrink),
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+    verbosity=Verbosity.quiet,
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m checks.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=float("inf"))
-    parser.add_argument("--cases", type=int, default=None, help="stop after as many (default: 60 seconds)")
-    parser.add_argument("--seed", type=int, default=0, help="of the first case; the next case has the next one")
-    parser.add_argument("--failures", type=int, default=1, help="stop after as many wrong cases")
+    parser.add_argument("--seconds", type=float, default=None, help="stop after as many (default: 60)")
+    parser.add_argument("--cases", type=int, default=None, help=f"stop after as many, in batches of {BATCH}")
+    parser.add_argument("--seed", type=int, default=0, help="of the first batch; the next batch has the next one")
+    parser.add_argument("--failures", type=int, default=1, help="stop after as many batches with a wrong case")
     parser.add_argument("--context", action="append", choices=list(CONTEXTS), help="default: all")
     options = parser.parse_args()
     if not hasattr(torch, "attn"):
         raise SystemExit("checks.fuzz: this torch has no torch.attn: run it by `python -m fork run`")
     warnings.simplefilter("ignore")
-    seconds = 60.0 if options.cases is None and options.seconds == float("inf") else options.seconds
-    return campaign(options.seed, seconds, options.cases, options.failures, options.context or list(CONTEXTS))
+    seconds = options.seconds or (60 if options.cases is None else math.inf)
+    batches = math.inf if options.cases is None else math.ceil(options.cases / BATCH)
+    return campaign(options.seed, seconds, batches, options.failures, options.context or list(CONTEXTS))
 
 
-def campaign(first: int, seconds: float, cases: int | None, failures: int, contexts: Sequence[str]) -> int:
-    """Runs the cases of consecutive seeds; the exit status is 1 where any is wrong."""
+def campaign(first: int, seconds: float, batches: float, failures: int, contexts: Sequence[str]) -> int:
+    """Runs the batches of consecutive seeds; the exit status is 1 where any has a wrong case."""
     ran: Counter[str] = Counter()
     # One thread alone: the first call of MKL's tanh is less exact where several threads make it (pytorch#188792).
     for dtype in (torch.float32, torch.float64):
         torch.tanh(torch.ones(1, dtype=dtype))
     start = told = time.monotonic()
-    seed, wrong = first, 0
-    while time.monotonic() < start + seconds and (cases is None or seed < first + cases) and wrong < failures:
-        failure = fault(drawn(seed, contexts), ran)
+    batch, wrong = first, 0
+    while time.monotonic() < start + seconds and batch < first + batches and wrong < failures:
+        failure = fault(batch, ran, contexts)
         if failure:
             wrong += 1
-            print(f"seed {seed}, {torch.backends.cpu.get_cpu_capability()}: {failure}", flush=True)
-        seed += 1
+            print(f"seed {batch}, {torch.backends.cpu.get_cpu_capability()}: {failure}", flush=True)
+        batch += 1
         if time.monotonic() > told + PROGRESS:
             told = time.monotonic()
-            print(f"seeds {first} to {seed - 1}: {wrong} wrong, {told - start:.0f} s", flush=True)
+            print(f"seeds {first} to {batch - 1}: {wrong} wrong, {told - start:.0f} s", flush=True)
     each = ", ".join(f"{name} {count}" for name, count in sorted(ran.items()))
     print(
-        f"{seed - first} cases in {time.monotonic() - start:.0f} s on {torch.backends.cpu.get_cpu_capability()}, "
-        f"{wrong or 'none'} wrong (seeds {first} to {seed - 1}): {each}"
+        f"{ran.total()} cases in {time.monotonic() - start:.0f} s on {torch.backends.cpu.get_cpu_capability()}, "
+        f"{wrong or 'none'} wrong (seeds {first} to {batch - 1}): {each}"
     )
     return 1 if wrong else 0
 
 
-def fault(case: Case, ran: Counter[str]) -> str | None:
-    """What is wrong with a case, told of the simplest one that fails; counts the case by its context."""
+def fault(batch: int, ran: Counter[str], contexts: Sequence[str] = tuple(CONTEXTS)) -> str | None:
+    """What is wrong with the cases of a batch, told of the simplest one that fails; counts the others by context."""
+    failed: dict[float, str] = {}
+
+    def test(case: Case) -> None:
+        if failed and time.monotonic() > min(failed) + SHRINK:
+            return
+        try:
+            check(case)
+            ran[case.context] += not failed
+        except Refused:
+            ran[REFUSED] += not failed
+        except Exception as error:
+            kind = "" if isinstance(error, Wrong) else f"{type(error).__name__}: "
+            failed[time.monotonic()] = f"{kind}{error}\n\n{case.program()}"
+            raise
+
+    threads = Random(f"threads {batch}")
+    count = threads.choice((1, 2, threads.randint(3, 8), threads.randint(9, 32)))
     try:
-        check(case)
-        ran[case.context] += 1
-    except Refused:
-        ran[REFUSED] += 1
-    except Exception as error:
-        simplest = shrunk(case, lambda simpler: said(simpler) is not None)
-        return said(simplest) or f"only once: {_told(error, case)}"
-    return None
-
-
-def said(case: Case) -> str | None:
-    """What is wrong with a case."""
-    try:
-        check(case)
-    except Refused:
-        return None
-    except Exception as error:
-        return _told(error, case)
-    return None
-
-
-def _told(error: Exception, case: Case) -> str:
-    return str(error) if isinstance(error, Wrong) else f"{type(error).__name__}: {error}\n\n{case.program()}"
+        seed(batch)(SETTINGS(given(cases(count, contexts))(test)))()
+    except Exception:
+        if not failed:
+            raise
+    return failed[max(failed)] if failed else None
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""One case: sizes, dtype, layouts, values, what is differentiated, threads and context; and how a seed draws it."""
+"""One case: sizes, dtype, layouts, values, what is differentiated, threads and context; and how it is drawn."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
-from random import Random
+from operator import add
+from typing import Any
 
+import hypothesis.strategies as st
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ from checks.fuzz.contexts import CONTEXTS
 DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "flipped", "one row", "one column", "conj", "neg")
 VALUES = ("normal", "small", "saturated", "infinity", "nan", "denormal", "zero")
-KINDS = ("values", "gradients", "double gradients", "tangents")
+# How often each is drawn; hypothesis shrinks to what stands first.
+KINDS = ("gradients",) * 4 + ("values",) * 2 + ("double gradients", "tangents")
 INCOMING = ((True, False), (False, True), (True, True))
 WANTED = [flags for flags in product((True, False), repeat=3) if any(flags)]
 # The kernels' blocks and the widths of vectors: sizes just below and above them take other paths.
@@ -24,8 +27,28 @@ BLOCKS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
 LARGE = 300
 # Numbers drawn for one tensor; a larger one repeats them. A prime, so that its rows still differ.
 DRAWN = 65_521
-# Seeds in a row with the same number of threads: a change ends threads and starts others, which takes milliseconds.
-SAME_THREADS = 64
+# Cases in a row with the same number of threads: a change ends threads and starts others, which takes milliseconds.
+SAME_THREADS = 60
+
+
+def _often(*choices: tuple[int, st.SearchStrategy[Any]]) -> st.SearchStrategy[Any]:
+    """One of the strategies, each as often as its number says (`one_of` leaves out what it has twice)."""
+    return st.sampled_from([strategy for times, strategy in choices for _ in range(times)]).flatmap(lambda s: s)
+
+
+SMALL = st.integers(1, 9) | st.integers(0, 40)
+NEAR = st.builds(add, st.sampled_from(BLOCKS[:4]) | st.sampled_from(BLOCKS), st.integers(-1, 1))
+MIDDLE = _often((3, NEAR), (1, st.integers(0, LARGE)))
+# hypothesis draws a range's first number often.
+MANY = st.builds(add, st.sampled_from((LARGE + 1, 350, 400, 450, 512, 600, 700, 1024, 2700)), st.integers(0, 300))
+# N, D, E: mostly small; one just below or above a block; few rows of many columns; and many rows.
+SIZES = _often(
+    (100, st.tuples(SMALL, SMALL, SMALL)),
+    *[(28, st.tuples(*[MIDDLE if i == place else SMALL for i in range(3)])) for place in range(3)],
+    (14, st.tuples(st.integers(0, 20), st.integers(0, 1100), st.integers(0, 600))),
+    (1, st.tuples(MIDDLE, MIDDLE, MIDDLE)),
+    (2, st.tuples(MANY, st.integers(1, 80), st.integers(0, 80))),
+)
 
 
 @dataclass(frozen=True)
@@ -124,52 +147,25 @@ def _layout(draw: Callable[[int, int], Tensor], kind: str, rows: int, columns: i
     return draw(rows, columns)
 
 
-def drawn(seed: int, contexts: Sequence[str] = tuple(CONTEXTS)) -> Case:
-    """The case of a seed."""
-    random = Random(seed)
-    n, d, e = _sizes(random)
-    large = n > LARGE
-    context = random.choices(contexts, [CONTEXTS[name].often for name in contexts])[0]
-    return Case(
-        n,
-        d,
-        e,
-        dtype=random.choice(DTYPES),
-        context="plain" if large and "plain" in contexts else context,
-        kind="gradients" if large else random.choices(KINDS, (2, 4, 1, 1))[0],
-        layouts=tuple(random.choices(LAYOUTS if random.random() < 0.5 else LAYOUTS[:1], k=5)),
-        values=tuple(random.choices(VALUES if random.random() < 0.3 else VALUES[:1], k=5)),
-        wanted=random.choice(WANTED) if random.random() < 0.5 else WANTED[0],
-        incoming=random.choice(INCOMING),
-        same="" if large else random.choice(("", "", "qk", "kv", "qkv")),
-        threads=_threads(Random(f"threads {seed // SAME_THREADS}")),
-        seed=seed,
+def cases(threads: int, contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchStrategy[Case]:
+    """Cases with that number of threads, and now and then with the default's."""
+    return st.builds(
+        _case,
+        sizes=SIZES,
+        dtype=st.sampled_from(DTYPES),
+        context=st.sampled_from([name for name in contexts for _ in range(CONTEXTS[name].often)]),
+        kind=st.sampled_from(KINDS),
+        layouts=st.just(Case.layouts) | st.tuples(*[st.sampled_from(LAYOUTS)] * 5),
+        values=_often((2, st.just(Case.values)), (1, st.tuples(*[st.sampled_from(VALUES)] * 5))),
+        wanted=st.just(Case.wanted) | st.sampled_from(WANTED),
+        incoming=st.sampled_from(INCOMING),
+        same=st.sampled_from(("", "", "qk", "kv", "qkv")),
+        threads=st.sampled_from([Case.threads] + [threads] * SAME_THREADS),
+        seed=st.integers(0, 2**16),
     )
 
 
-def _threads(random: Random) -> int:
-    return random.choice((1, 2, random.randint(3, 8), random.randint(9, 32)))
-
-
-def _sizes(random: Random) -> tuple[int, int, int]:
-    """N, D, E: mostly small; one just below or above a block or up to 300; few rows of many columns; and many rows."""
-
-    def small() -> int:
-        return random.randint(0, random.choice((9, 40)))
-
-    def middle() -> int:
-        near = random.choice(BLOCKS[: random.randint(3, len(BLOCKS))]) + random.randint(-1, 1)
-        return random.choice((near, near, near, random.randint(0, LARGE)))
-
-    shape = random.random()
-    if shape < 0.005:
-        # Mostly several hundred: the largest are 3,000.
-        return round(LARGE * 10 ** random.random() ** 2) + 1, random.randint(1, 80), random.randint(0, 80)
-    if shape < 0.01:
-        return middle(), middle(), middle()
-    if shape < 0.08:
-        return random.randint(0, 20), random.randint(0, 1100), random.randint(0, 600)
-    sizes = [small(), small(), small()]
-    if shape < 0.5:
-        sizes[random.randrange(3)] = middle()
-    return sizes[0], sizes[1], sizes[2]
+def _case(sizes: tuple[int, int, int], **drawn: Any) -> Case:
+    if sizes[0] > LARGE:
+        drawn |= {"context": "plain", "kind": "gradients", "same": ""}
+    return Case(*sizes, **drawn)

@@ -36,8 +36,8 @@ class Context:
     wrap: Callable[[Tensor], Tensor] = lambda t: t
     unwrap: Callable[[Any], Any] = lambda t: t
     same_bits: bool = True
-    zeros: bool = False
-    """Whether it makes zeros of a gradient that does not come in, and so a tensor of one that is None elsewhere."""
+    compiled: bool = False
+    """Whether the backward gets contiguous gradients, and zeros for one that does not come in."""
     backward: bool = True
     """Whether anything can be differentiated in it."""
     twice: bool = True
@@ -130,5 +130,5 @@ CONTEXTS: Mapping[str, Context] = {
     "no_grad": Context(torch.no_grad, backward=False, often=10),
     "autocast": Context(lambda: torch.autocast("cpu", torch.bfloat16), same_bits=False),
     "vmap": Context(same_bits=False, often=10),
-    "aot_eager": Context(function=_compiled, zeros=True, twice=False, often=1),
+    "aot_eager": Context(function=_compiled, compiled=True, twice=False, often=4),
 }
