@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from fork.commands.import_ import add_branch_arguments
 from fork.errors import ForkError, told_plainly
@@ -28,6 +29,19 @@ COMMANDS = {
 }
 
 MODULES = {"import": "import_"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with a command line as the tool says everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        if unknown:
+            known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
+            where = f"write {known[0]} before the command" if known else f"see `{self.prog} COMMAND --help`"
+        else:
+            where = f"see `{self.prog} --help`"
+        raise ForkError(f"{message}: {where}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +66,7 @@ def _distribution(module: str) -> str:
 
 
 def _run(words: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
+    parser = Parser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
     parser.add_argument(
         "--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)"
     )
@@ -66,8 +80,8 @@ def _run(words: list[str]) -> int:
         module = importlib.import_module(f"fork.commands.{MODULES.get(name, name)}")
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    parsed = parser.parse_args(words)
     try:
+        parsed = parser.parse_args(words)
         with told_plainly(parsed.root):
             return int(parsed.run(parsed))
     except BrokenPipeError:

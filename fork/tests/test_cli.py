@@ -47,6 +47,24 @@ def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixtur
     assert (said.out, said.err) == ("", f"fork: {tmp_path}/file is not a folder: give another by --out\n")
 
 
+@mark.parametrize(
+    "words,sentence",
+    [
+        (["run", "--checkout", "tree", "--", "true"], "write --checkout before the command"),
+        (["build", "--root=here"], "write --root=here before the command"),
+        (["build", "--nothing"], "unrecognized arguments: --nothing: see `fork COMMAND --help`"),
+        (["nothing"], "see `fork --help`"),
+        (["show", "--root"], "write --root before the command"),
+        (["apply"], "see `fork apply --help`"),
+        ([], "see `fork --help`"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, capsys: CaptureFixture[str]) -> None:
+    assert main(words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fork: ") and error.endswith(f"{sentence}\n") and error.count("\n") == 1
+
+
 def test_a_reader_that_has_seen_enough() -> None:
     words = [sys.executable, "-m", "fork", "show", "4"]
     with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
