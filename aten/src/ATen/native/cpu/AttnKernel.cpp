@@ -6,18 +6,23 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
+#include <ATen/cpu/vec/vec_half.h>
 #include <ATen/native/attn.h>
 #include <ATen/native/cpu/AttnTile.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/irange.h>
 
 #include <array>
+#include <cstring>
+#include <tuple>
 
 namespace at::native {
 
 namespace {
 
 using namespace attn_tile;
+using vec::VectorizedN;
 
 // A tile of sums stays in the first cache, a block of attn in the second.
 constexpr int64_t kTileRows = 32, kColumns = 256;
@@ -45,16 +50,21 @@ int64_t columns_of(const Tensor& t) {
   return t.defined() ? t.size(1) : 0;
 }
 
+// Where rows of E lie in scratch, and how far apart.
+template <typename E>
+struct Array {
+  int64_t begin, row;
+};
+
 // Uninitialised memory for several arrays, each at a line of the cache. One
 // allocation serves all threads, so that malloc keeps it for the next call.
 class Scratch {
  public:
-  // Returns where an array of `size` elements begins, once allocated.
-  template <typename T>
-  int64_t reserve(int64_t size) {
-    const int64_t begin = bytes_;
-    bytes_ += round_up<int64_t>(size * sizeof(T), 64);
-    return begin;
+  template <typename E>
+  Array<E> reserve(int64_t rows, int64_t row) {
+    const Array<E> result{bytes_, row};
+    bytes_ += round_up<int64_t>(rows * row * sizeof(E), 64);
+    return result;
   }
   // What is reserved from now on, each thread has.
   void share() {
@@ -64,12 +74,13 @@ class Scratch {
     const int64_t bytes = shared_ + threads * (bytes_ - shared_);
     memory_ = c10::GetCPUAllocator()->allocate(bytes);
   }
-  template <typename T>
-  T* at(int64_t begin) const {
-    if (begin >= shared_) {
-      begin += at::get_thread_num() * (bytes_ - shared_);
+  template <typename E>
+  Matrix<E> operator[](const Array<E>& array) const {
+    char* data = static_cast<char*>(memory_.get()) + array.begin;
+    if (array.begin >= shared_) {
+      data += at::get_thread_num() * (bytes_ - shared_);
     }
-    return reinterpret_cast<T*>(static_cast<char*>(memory_.get()) + begin);
+    return {reinterpret_cast<E*>(data), array.row};
   }
 
  private:
@@ -77,54 +88,20 @@ class Scratch {
   at::DataPtr memory_;
 };
 
-// The numbers of one vector as vectors of the type of sums, and back.
-template <typename scalar_t>
-auto widened(const Vectorized<scalar_t>& x) {
-  if constexpr (std::is_same_v<scalar_t, SumOf<scalar_t>>) {
-    return std::array{x};
-  } else {
-    const auto [low, high] = vec::convert_to_float<scalar_t>(x);
-    return std::array{low, high};
-  }
-}
-
-template <typename scalar_t, typename Wide>
-Vectorized<scalar_t> narrowed(const Wide& x) {
-  if constexpr (std::is_same_v<scalar_t, SumOf<scalar_t>>) {
-    return x[0];
-  } else {
-    return vec::convert_from_float<scalar_t>(x[0], x[1]);
-  }
-}
-
-// Stores sums, or one vector of an input, in the type that products read.
-template <typename scalar_t, typename E, typename Wide>
-void store_sums(const Wide& x, E* to) {
-  if constexpr (std::is_same_v<E, scalar_t>) {
-    narrowed<scalar_t>(x).store(to);
-  } else {
-    for (const auto i : c10::irange(x.size())) {
-      x[i].store(to + i * Vectorized<E>::size());
-    }
-  }
-}
-
-template <typename scalar_t, typename E>
-void store(const Vectorized<scalar_t>& x, E* to) {
-  if constexpr (std::is_same_v<E, scalar_t>) {
-    x.store(to);
-  } else {
-    store_sums<scalar_t>(widened(x), to);
-  }
+// The same numbers in another type.
+template <typename To, typename From, int n>
+auto converted(const VectorizedN<From, n>& x) {
+  constexpr int count = n * Vectorized<From>::size() / Vectorized<To>::size();
+  return vec::convert<To, count, From, n>(x);
 }
 
 // to (n) <- from (n), in another type
 template <typename From, typename To>
 void convert(const From* from, To* to, int64_t n) {
-  if constexpr (!std::is_same_v<From, To> && std::is_same_v<To, float>) {
+  if constexpr (sizeof(From) < sizeof(To)) {
     constexpr int64_t width = Vectorized<From>::size();
     for (; n >= width; n -= width, from += width, to += width) {
-      store(Vectorized<From>::loadu(from), to);
+      converted<To>(VectorizedN<From, 1>::loadu(from)).store(to);
     }
   }
   vec::convert(from, to, n);
@@ -136,6 +113,11 @@ int64_t even(int64_t size) {
   return round_up<int64_t>(size, kGroup<E>);
 }
 
+template <typename E>
+void fill_pair(E* row, int64_t size) {
+  std::fill(row + size, row + even<E>(size), E(0));
+}
+
 // Columns of a product in scratch, where blocks have room for some more: pairs
 // have no register tile that could make what whole multiples leave.
 template <typename E>
@@ -143,47 +125,27 @@ int64_t with_room(int64_t columns) {
   return kGroup<E> == 2 ? round_up(columns, kWhole) : columns;
 }
 
-template <typename E>
-void fill_pair(E* row, int64_t size) {
-  std::fill(row + size, row + even<E>(size), E(0));
-}
-
 // to <- the numbers of two rows in turns
 template <typename E>
-void store_pairs(const Vectorized<E>& x, const Vectorized<E>& y, E* to) {
-  const auto [x0, x1] = vec::convert_to_float<E>(x);
-  const auto [y0, y1] = vec::convert_to_float<E>(y);
-  const auto pairs = [](const auto& low, const auto& high) {
+void store_pairs(
+    const VectorizedN<E, 1>& x,
+    const VectorizedN<E, 1>& y,
+    E* to) {
+  const auto low = converted<float>(x), high = converted<float>(y);
+  for (int i = 0; i < 2; i++) {
     // Widened, a number is the upper half of its float.
     const Vectorized<int32_t> half(0xffff), shift(16);
-    return ((vec::cast<int32_t>(low) >> shift) & half) |
-        vec::cast<int32_t>(high);
-  };
-  pairs(x0, y0).store(to);
-  pairs(x1, y1).store(to + Vectorized<E>::size());
-}
-
-// to <- pairs of rows
-template <typename E>
-void interleave(
-    Matrix<const E> from,
-    int64_t rows,
-    int64_t columns,
-    Matrix<E> to) {
-  for (int64_t r = 0; r < rows; r += 2) {
-    const auto pairs = reinterpret_cast<std::array<E, 2>*>(to[r / 2]);
-    const bool last = r + 1 == rows;
-    for (const auto c : c10::irange(columns)) {
-      pairs[c] = {from[r][c], last ? E(0) : from[r + 1][c]};
-    }
+    const auto lower = (vec::cast<int32_t>(low[i]) >> shift) & half;
+    const auto pairs = lower | vec::cast<int32_t>(high[i]);
+    pairs.store(to + i * Vectorized<E>::size());
   }
 }
 
 // to <- from transposed, as many rows as a vector has numbers. A round moves
 // the highest bit of a number's place, row * width + column, to its lower end:
 // when all bits of the row have moved, row and column have changed places.
-template <typename T, typename E>
-void transpose_square(Matrix<const E> from, Matrix<E> to) {
+template <typename T>
+void transpose_square(Matrix<const T> from, Matrix<T> to) {
   using Vec = Vectorized<T>;
   constexpr int width = Vec::size();
   std::array<Vec, width> x, y;
@@ -207,105 +169,106 @@ void transpose_square(Matrix<const E> from, Matrix<E> to) {
 }
 
 // to (columns, rows) <- from (rows, columns), of numbers or of pairs
-template <typename E, int64_t group = kGroup<E>>
+template <typename E>
 void transpose(
     Matrix<const E> from,
     int64_t rows,
     int64_t columns,
     Matrix<E> to) {
-  using T = std::conditional_t<std::is_same_v<E, double>, double, float>;
+  using T = std::conditional_t<kGroup<E> == 2, float, E>;
   constexpr int64_t width = Vectorized<T>::size();
+  const Matrix<const T> x{
+      reinterpret_cast<const T*>(from.data), from.row / kGroup<E>};
+  const Matrix<T> y{reinterpret_cast<T*>(to.data), to.row / kGroup<E>};
   for (int64_t r = 0; r < rows; r += width) {
     for (int64_t c = 0; c < columns; c += width) {
-      const auto part = from.from(r, c * group);
-      const auto turned = to.from(c, r * group);
       if (r + width <= rows && c + width <= columns) {
-        transpose_square<T, E>(part, turned);
+        transpose_square(x.from(r, c), y.from(c, r));
         continue;
       }
-      for (int64_t x = 0; x < std::min(width, rows - r); x++) {
-        for (int64_t y = 0; y < std::min(width, columns - c); y++) {
-          std::copy_n(part[x] + y * group, group, turned[y] + x * group);
+      for (int64_t i = r; i < std::min(r + width, rows); i++) {
+        for (int64_t j = c; j < std::min(c + width, columns); j++) {
+          // A pair is no float, so it is copied as bytes.
+          std::memcpy(y[j] + i, x[i] + j, sizeof(T));
         }
       }
     }
   }
 }
 
-// Rows of the inputs as factors of products.
+template <typename scalar_t>
+Matrix<const scalar_t> matrix(const Tensor& t) {
+  return {t.const_data_ptr<scalar_t>(), t.size(1)};
+}
+
+// Whether all inputs are read where they lie.
 template <typename scalar_t, typename E>
-class Factors {
- protected:
-  using T = SumOf<E>;
-  static constexpr bool kPairs = kGroup<E> == 2;
-  static constexpr bool kInPlace = std::is_same_v<scalar_t, E> && !kPairs;
+constexpr bool kInPlace = std::is_same_v<scalar_t, E> && kGroup<E> == 1;
 
-  static Matrix<const scalar_t> matrix(const Tensor& t) {
-    return {t.const_data_ptr<scalar_t>(), t.size(1)};
-  }
-
-  // Rows i.. of t to the left: where they lie, or copied.
-  static Matrix<const E>
-  left(const Tensor& t, int64_t i, int64_t rows, E* copy) {
-    const auto from = matrix(t).from(i);
-    const int64_t columns = t.size(1);
-    const Matrix<E> to{copy, even<E>(columns)};
-    if constexpr (std::is_same_v<scalar_t, E>) {
-      if (to.row == columns) {
-        return from;
-      }
-    }
-    for (const auto r : c10::irange(rows)) {
-      convert(from[r], to[r], columns);
-      fill_pair(to[r], columns);
-    }
-    return to;
-  }
-
-  // The same to the right.
-  static Matrix<const E>
-  right(const Tensor& t, int64_t i, int64_t rows, E* copy) {
-    if constexpr (kPairs) {
-      const Matrix<E> to{copy, right_row(t)};
-      interleave<E>(matrix(t).from(i), rows, t.size(1), to);
-      return to;
-    } else {
-      return left(t, i, rows, copy);
+// Rows i.. of t as a factor to the left: where they lie, or copied.
+template <typename scalar_t, typename E>
+Matrix<const E>
+left_factor(const Tensor& t, int64_t i, int64_t rows, Matrix<E> copy) {
+  const auto from = matrix<scalar_t>(t).from(i);
+  const int64_t columns = t.size(1);
+  if constexpr (std::is_same_v<scalar_t, E>) {
+    if (columns % kGroup<E> == 0) {
+      return from;
     }
   }
-
-  // How far apart the rows lie that `right` copies, at whole lines.
-  static int64_t right_row(const Tensor& t) {
-    return kPairs ? 2 * round_up<int64_t>(t.size(1), 16) : t.size(1);
+  for (const auto r : c10::irange(rows)) {
+    convert(from[r], copy[r], columns);
+    fill_pair(copy[r], columns);
   }
-};
+  return copy;
+}
+
+// The same to the right, where pairs are copied.
+template <typename scalar_t, typename E>
+Matrix<const E>
+right_factor(const Tensor& t, int64_t i, int64_t rows, Matrix<E> copy) {
+  if constexpr (kGroup<E> == 2) {
+    const auto from = matrix<scalar_t>(t).from(i);
+    for (int64_t r = 0; r < rows; r += 2) {
+      const int64_t count = std::min<int64_t>(2, rows - r);
+      vec::pack_vnni2(from[r], copy[r / 2], from.row, count, t.size(1));
+    }
+    return copy;
+  } else {
+    return left_factor<scalar_t>(t, i, rows, copy);
+  }
+}
+
+// How far apart rows lie that are copied to the right, at whole lines.
+template <typename E>
+int64_t right_row(int64_t columns) {
+  return kGroup<E> * round_up<int64_t>(columns, 16);
+}
 
 // result <- scores @ wide, a block of rows at a time. The scores are made of
 // left @ right.T, zeros without left: finish(block, sums, scores) is called for
 // every tile.
-template <typename scalar_t, typename E, typename Finish>
-class ByRows : Factors<scalar_t, E> {
-  using Base = Factors<scalar_t, E>;
-  using typename Base::T;
+template <typename scalar_t, typename E>
+class ByRows {
+  using T = SumOf<E>;
+  static constexpr int64_t group = kGroup<E>;
+  using Finish = c10::function_ref<void(const Block&, Matrix<T>, Matrix<E>)>;
 
  public:
   ByRows(
       const Tensor& result,
       const Tensor& left,
       const Tensor& right,
-      const Tensor& wide,
-      const Finish& finish)
+      const Tensor& wide)
       : result_(result),
         left_(left),
         right_(right),
         wide_(wide),
         n_(wide.size(0)),
         e_(wide.size(1)),
-        depth_(even<E>(columns_of(left))),
-        stride_(stride_of(n_)),
-        finish_(finish) {}
+        depth_(even<E>(columns_of(left))) {}
 
-  void run() {
+  void run(Finish finish) {
     const int64_t threads = threads_for(2. * n_ * n_ * (depth_ + e_ + 16));
     const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
     const int64_t rows = even<E>(ceil_div(n_, blocks));
@@ -323,7 +286,7 @@ class ByRows : Factors<scalar_t, E> {
     at::parallel_for(0, blocks, share, [&](auto begin, auto end) {
       const Product<E> product;
       for (int64_t i = begin * rows; i < std::min(end * rows, n_); i += rows) {
-        run_block(product, i, std::min(rows, n_ - i));
+        run_block(product, i, std::min(rows, n_ - i), finish);
       }
     });
   }
@@ -333,100 +296,87 @@ class ByRows : Factors<scalar_t, E> {
   static constexpr int64_t kChunk = 64;
 
   void reserve(int64_t rows) {
-    const int64_t columns = round_up(n_, kColumns) / kColumns * stride_;
-    right_at_ = scratch_.reserve<E>(columns * depth_);
-    const int64_t copied = Base::kInPlace ? 0 : even<E>(n_);
-    wide_at_ = scratch_.reserve<E>(copied * Base::right_row(wide_));
+    const int64_t stride = stride_of(n_);
+    const int64_t copied = kInPlace<scalar_t, E> ? 0 : n_;
+    right_t_ = scratch_.reserve<E>(
+        ceil_div(n_, kColumns) * depth_ / group, stride * group);
+    wide_copy_ = scratch_.reserve<E>(ceil_div(copied, group), right_row<E>(e_));
     scratch_.share();
-    rows_at_ = scratch_.reserve<E>(rows * depth_);
-    sums_at_ = scratch_.reserve<T>(kTileRows * stride_);
-    scores_at_ = scratch_.reserve<E>(rows * stride_);
-    result_at_ = scratch_.reserve<T>(rows * round_up<int64_t>(e_, 16));
+    copy_ = scratch_.reserve<E>(rows, depth_);
+    sums_ = scratch_.reserve<T>(kTileRows, stride);
+    scores_ = scratch_.reserve<E>(rows, stride);
+    block_ = scratch_.reserve<T>(rows, round_up<int64_t>(e_, 16));
   }
 
-  // Where rows of wide are copied
-  Matrix<E> wide_copy(int64_t i) const {
-    const int64_t row = Base::right_row(wide_);
-    return {scratch_.at<E>(wide_at_) + i / kGroup<E> * row, row};
-  }
-
-  Matrix<E> right_block(int64_t j) const {
-    E* blocks = scratch_.at<E>(right_at_);
-    return {blocks + j / kColumns * depth_ * stride_, stride_ * kGroup<E>};
+  // Columns j.. of the transpose of right
+  Matrix<E> right_t(int64_t j) const {
+    return scratch_[right_t_].from(
+        j / kColumns * depth_ / group, j % kColumns * group);
   }
 
   void load(int64_t i) {
     const int64_t rows = std::min(kChunk, n_ - i);
     if (depth_ > 0) {
-      const auto from = Base::left(right_, i, rows, scratch_.at<E>(rows_at_));
-      const auto to = right_block(i).from(0, i % kColumns * kGroup<E>);
-      transpose<E>(from, rows, depth_ / kGroup<E>, to);
+      const auto from = left_factor<scalar_t>(right_, i, rows, scratch_[copy_]);
+      transpose<E>(from, rows, depth_ / group, right_t(i));
     }
-    Base::right(wide_, i, rows, wide_copy(i).data);
+    right_factor<scalar_t>(
+        wide_, i, rows, scratch_[wide_copy_].from(i / group));
   }
 
-  void run_block(const Product<E>& product, int64_t i, int64_t rows) {
-    const Matrix<T> sums{scratch_.at<T>(sums_at_), stride_};
-    const Matrix<T> result{
-        scratch_.at<T>(result_at_), round_up<int64_t>(e_, 16)};
-    const Matrix<E> scores{scratch_.at<E>(scores_at_), stride_};
+  void
+  run_block(const Product<E>& product, int64_t i, int64_t rows, Finish finish) {
+    const Matrix<T> sums = scratch_[sums_], block = scratch_[block_];
+    const Matrix<E> scores = scratch_[scores_];
     Matrix<const E> left{};
     if (depth_ > 0) {
-      left = Base::left(left_, i, rows, scratch_.at<E>(rows_at_));
+      left = left_factor<scalar_t>(left_, i, rows, scratch_[copy_]);
     }
     for (int64_t j = 0; j < n_; j += kColumns) {
       const int64_t columns = std::min(kColumns, n_ - j);
+      const int64_t room = with_room<E>(columns);
       for (int64_t r = 0; r < rows; r += kTileRows) {
         const Block tile{i + r, j, std::min(kTileRows, rows - r), columns};
-        const auto right = right_block(j);
-        const int64_t wide = with_room<E>(columns);
-        product(tile.rows, wide, depth_, left.from(r), right, sums, false);
-        finish_(tile, sums, scores.from(r));
+        product(
+            {tile.rows, room, depth_, left.from(r), right_t(j), sums, false});
+        finish(tile, sums, scores.from(r));
       }
-      Matrix<const E> wide = wide_copy(j);
-      if constexpr (Base::kInPlace) {
-        wide = Base::matrix(wide_).from(j);
+      Matrix<const E> wide = scratch_[wide_copy_].from(j / group);
+      if constexpr (kInPlace<scalar_t, E>) {
+        wide = matrix<scalar_t>(wide_).from(j);
       }
-      const int64_t depth = even<E>(columns);
-      product(rows, e_, depth, scores, wide, result, j > 0);
+      product({rows, e_, even<E>(columns), scores, wide, block, j > 0});
     }
+    scalar_t* to = result_.mutable_data_ptr<scalar_t>() + i * e_;
     for (const auto r : c10::irange(rows)) {
-      convert(
-          result[r], result_.mutable_data_ptr<scalar_t>() + (i + r) * e_, e_);
+      convert(block[r], to + r * e_, e_);
     }
   }
 
   const Tensor &result_, &left_, &right_, &wide_;
-  int64_t n_, e_, depth_, stride_;
-  const Finish& finish_;
+  int64_t n_, e_, depth_;
   Scratch scratch_;
-  int64_t right_at_ = 0, wide_at_ = 0;
-  int64_t rows_at_ = 0, sums_at_ = 0, scores_at_ = 0, result_at_ = 0;
+  Array<E> right_t_{}, wide_copy_{}, copy_{}, scores_{};
+  Array<T> sums_{}, block_{};
 };
-
-template <typename scalar_t, typename E, typename Finish>
-void by_rows(
-    const Tensor& result,
-    const Tensor& left,
-    const Tensor& right,
-    const Tensor& wide,
-    const Finish& finish) {
-  ByRows<scalar_t, E, Finish>(result, left, right, wide, finish).run();
-}
 
 // attn (n) <- tanh(scores); left <- attn. Writes whole vectors of left.
 template <typename scalar_t, typename E>
 void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
   using Vec = Vectorized<SumOf<E>>;
   constexpr int64_t width = Vectorized<scalar_t>::size();
-  std::array<Vec, width / Vec::size()> x;
+  using Wide = VectorizedN<SumOf<E>, width / Vec::size()>;
   for (int64_t j = 0; j < n; j += width) {
-    for (const auto i : c10::irange(x.size())) {
-      x[i] = tanh_of<scalar_t>(Vec::loadu(scores + j + i * Vec::size()));
-    }
-    const auto result = narrowed<scalar_t>(x);
+    const Wide x = Wide::loadu(scores + j).unary_op([](const Vec& part) {
+      if constexpr (sizeof(scalar_t) == 2) {
+        return short_tanh(part);
+      } else {
+        return tanh(part);
+      }
+    });
+    const VectorizedN<scalar_t, 1> result = converted<scalar_t>(x);
     result.store(attn + j, std::min(width, n - j));
-    store(result, left + j);
+    converted<E>(result).store(left + j);
   }
   fill_pair(left, n);
 }
@@ -440,12 +390,12 @@ void attn_forward(
     const Tensor& k,
     const Tensor& v) {
   const Matrix<scalar_t> to{attn.mutable_data_ptr<scalar_t>(), attn.size(1)};
-  const auto finish = [&](const Block& at, auto sums, Matrix<E> scores) {
-    for (const auto r : c10::irange(at.rows)) {
-      tanh_row(sums[r], to[at.i + r] + at.j, scores[r], at.columns);
-    }
-  };
-  by_rows<scalar_t, E>(output, q, k, v, finish);
+  ByRows<scalar_t, E>(output, q, k, v)
+      .run([&](const Block& at, auto sums, Matrix<E> scores) {
+        for (const auto r : c10::irange(at.rows)) {
+          tanh_row(sums[r], to[at.i + r] + at.j, scores[r], at.columns);
+        }
+      });
 }
 
 // sums <- sums + a tile of x
@@ -462,9 +412,8 @@ void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
   }
 }
 
-// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2), and as
-// right factors the pairs of scores and attn, unless they are null. Writes
-// whole vectors.
+// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). To the
+// right, unless they are null: pairs of scores, and attn. Writes whole vectors.
 template <typename scalar_t, typename E>
 void grad_rows(
     int64_t rows,
@@ -474,34 +423,31 @@ void grad_rows(
     Matrix<E> scores,
     E* score_pairs,
     E* attn_right) {
-  using Vec = Vectorized<SumOf<E>>;
-  using Load = Vectorized<scalar_t>;
+  using T = SumOf<E>;
+  using Load = VectorizedN<scalar_t, 1>;
+  using Wide = VectorizedN<T, Load::size() / Vectorized<T>::size()>;
+  const Wide one(T(1));
   for (int64_t j = 0; j < n; j += Load::size()) {
-    std::array<Load, kGroup<E>> x, result;
+    std::array<Load, kGroup<E>> x, grad;
 #pragma GCC unroll 2
     for (int r = 0; r < kGroup<E>; r++) {
-      if (r >= rows) {
-        x[r] = result[r] = Load(scalar_t(0));
-        continue;
+      x[r] = grad[r] = Load(scalar_t(0));
+      if (r < rows) {
+        x[r] = Load::loadu(attn[r] + j, std::min<int64_t>(n - j, Load::size()));
+        const Wide a = converted<T>(x[r]);
+        const Wide product =
+            Wide::loadu(grad_attn[r] + j) * ((one - a) * (one + a));
+        converted<E>(product).store(scores[r] + j);
+        grad[r] = converted<scalar_t>(product);
       }
-      x[r] = n - j < Load::size() ? Load::loadu(attn[r] + j, n - j)
-                                  : Load::loadu(attn[r] + j);
-      auto a = widened(x[r]);
-      for (const auto i : c10::irange(a.size())) {
-        const Vec one(1);
-        const Vec grad = Vec::loadu(grad_attn[r] + j + i * Vec::size());
-        a[i] = grad * ((one - a[i]) * (one + a[i]));
-      }
-      store_sums<scalar_t>(a, scores[r] + j);
-      result[r] = narrowed<scalar_t>(a);
     }
     if constexpr (kGroup<E> == 1) {
       if (attn_right) {
-        store(x[0], attn_right + j);
+        converted<E>(x[0]).store(attn_right + j);
       }
     } else {
       if (score_pairs) {
-        store_pairs(result[0], result[1], score_pairs + 2 * j);
+        store_pairs(grad[0], grad[1], score_pairs + 2 * j);
       }
       if (attn_right) {
         store_pairs(x[0], x[1], attn_right + 2 * j);
@@ -526,19 +472,28 @@ void prefetch(const scalar_t* row, int64_t n) {
 // Each part of the work owns some columns of attn, rows of grad_k and grad_v,
 // whose transposes it sums, and has its own sums of grad_q.
 template <typename scalar_t, typename E>
-class ByColumns : Factors<scalar_t, E> {
-  using Base = Factors<scalar_t, E>;
-  using typename Base::T;
+class ByColumns {
+  using T = SumOf<E>;
+  static constexpr int64_t group = kGroup<E>;
   static constexpr bool kSumInPlace = std::is_same_v<scalar_t, T>;
+
+  // The transpose of grad is left, the transpose of from, @ right.
+  struct Side {
+    const Tensor &grad, &from;
+    Array<E> left{}, right{};
+    Array<T> sums{};
+  };
 
  public:
   explicit ByColumns(const AttnBackward& x)
       : x_(x),
-        attn_(Base::matrix(x.attn)),
+        k_{x.grad_k, x.q},
+        v_{x.grad_v, x.grad_output},
+        attn_(matrix<scalar_t>(x.attn)),
         n_(x.attn.size(0)),
         d_(std::max(columns_of(x.grad_q), columns_of(x.grad_k))),
         e_(columns_of(x.grad_output)),
-        depth_(even<E>(e_)),
+        depth_(d_ > 0 ? even<E>(e_) : 0),
         rows_(std::min(even<E>(n_), kBackwardRows)) {
     parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + 4));
     most_ =
@@ -561,8 +516,8 @@ class ByColumns : Factors<scalar_t, E> {
     const int64_t grain = ceil_div(blocks, parts_);
     at::parallel_for(0, blocks, grain, [&](auto begin, auto end) {
       for (const auto block : c10::irange(begin, end)) {
-        load_transposed(x_.grad_k, x_.q, block * rows_, q_);
-        load_transposed(x_.grad_v, x_.grad_output, block * rows_, output_);
+        load(k_, block);
+        load(v_, block);
       }
     });
     at::parallel_for(0, parts_, 1, [&](auto begin, auto end) {
@@ -581,49 +536,38 @@ class ByColumns : Factors<scalar_t, E> {
 
  private:
   void reserve() {
-    const bool q = x_.grad_q.defined(), k = x_.grad_k.defined();
-    const bool v = x_.grad_v.defined();
-    stride_ = stride_of(share_);
-    grad_q_row_ = round_up<int64_t>(d_, 16);
-    const int64_t all = round_up(n_, rows_);
-    q_ = scratch_.reserve<E>(k ? all * d_ : 0);
-    output_ = scratch_.reserve<E>(v ? all * e_ : 0);
-    const int64_t sums = parts_ - kSumInPlace;
-    grad_q_ = scratch_.reserve<T>(q ? sums * n_ * grad_q_row_ : 0);
+    const int64_t blocks = ceil_div(n_, rows_), stride = stride_of(share_);
+    k_.left = scratch_.reserve<E>(blocks * columns_of(k_.grad), rows_);
+    v_.left = scratch_.reserve<E>(blocks * columns_of(v_.grad), rows_);
+    const int64_t sums = x_.grad_q.defined() ? parts_ - kSumInPlace : 0;
+    grad_q_ = scratch_.reserve<T>(sums * n_, round_up<int64_t>(d_, 16));
     scratch_.share();
-    const int64_t block = rows_ * stride_, widest = std::max(d_, e_) + 16;
-    sums_ = scratch_.reserve<T>(kTileRows * stride_);
     // Rows of an input that are not used where they lie
-    const int64_t copied = Base::kInPlace ? 0 : std::max(rows_, stride_);
-    copy_ = scratch_.reserve<E>(copied * widest * kGroup<E>);
-    scores_ = scratch_.reserve<E>(block);
-    scores_right_ = Base::kPairs ? scratch_.reserve<E>(block) : scores_;
-    attn_right_ = scratch_.reserve<E>(v ? block : 0);
-    k_ = scratch_.reserve<E>(Base::kInPlace ? 0 : stride_ * grad_q_row_);
-    v_ = scratch_.reserve<E>(stride_ * depth_);
-    grad_k_ = scratch_.reserve<T>(k ? d_ * stride_ : 0);
-    grad_v_ = scratch_.reserve<T>(v ? e_ * stride_ : 0);
+    const int64_t copied = kInPlace<scalar_t, E> ? 0 : std::max(rows_, stride);
+    copy_ = scratch_.reserve<E>(copied, right_row<E>(std::max(d_, e_)));
+    k_right_ = scratch_.reserve<E>(copied / group, right_row<E>(d_));
+    v_t_ = scratch_.reserve<E>(depth_ / group, stride * group);
+    sums_ = scratch_.reserve<T>(kTileRows, stride);
+    scores_ = k_.right = scratch_.reserve<E>(rows_, stride);
+    if (group == 2) {
+      k_.right = scratch_.reserve<E>(rows_ / group, stride * group);
+    }
+    const int64_t attn_rows = v_.grad.defined() ? rows_ / group : 0;
+    v_.right = scratch_.reserve<E>(attn_rows, stride * group);
+    k_.sums = scratch_.reserve<T>(columns_of(k_.grad), stride);
+    v_.sums = scratch_.reserve<T>(columns_of(v_.grad), stride);
     scratch_.allocate(parts_);
   }
 
-  Matrix<E> block_at(int64_t begin) const {
-    return {scratch_.at<E>(begin), stride_};
-  }
-  Matrix<E> right_at(int64_t begin) const {
-    return {scratch_.at<E>(begin), stride_ * kGroup<E>};
-  }
-
-  // The transpose of some rows, which every part reads, to the left.
-  void load_transposed(
-      const Tensor& grad,
-      const Tensor& t,
-      int64_t i,
-      int64_t begin) {
-    if (grad.defined()) {
-      const int64_t rows = std::min(rows_, n_ - i), size = t.size(1);
-      const auto from = Base::right(t, i, rows, scratch_.at<E>(copy_));
-      const Matrix<E> to{scratch_.at<E>(begin) + i * size, rows_};
-      transpose<E>(from, even<E>(rows) / kGroup<E>, size, to);
+  // Lays out a block of rows, which every part reads.
+  void load(const Side& side, int64_t block) {
+    if (side.grad.defined()) {
+      const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
+      const int64_t size = side.from.size(1);
+      const auto from =
+          right_factor<scalar_t>(side.from, i, rows, scratch_[copy_]);
+      const auto to = scratch_[side.left].from(block * size);
+      transpose<E>(from, ceil_div(rows, group), size, to);
     }
   }
 
@@ -634,110 +578,101 @@ class ByColumns : Factors<scalar_t, E> {
       int64_t columns) {
     Matrix<const E> k{};
     if (x_.grad_q.defined()) {
-      k = Base::right(x_.k, j, columns, scratch_.at<E>(k_));
+      k = right_factor<scalar_t>(x_.k, j, columns, scratch_[k_right_]);
     }
-    if (depth_ > 0 && scores_wanted()) {
-      const auto v = Base::left(x_.v, j, columns, scratch_.at<E>(copy_));
-      transpose<E>(v, columns, depth_ / kGroup<E>, right_at(v_));
+    if (depth_ > 0) {
+      const auto v = left_factor<scalar_t>(x_.v, j, columns, scratch_[copy_]);
+      transpose<E>(v, columns, depth_ / group, scratch_[v_t_]);
     }
     for (int64_t i = 0; i < n_; i += rows_) {
       const Block at{i, j, std::min(rows_, n_ - i), columns};
-      load(product, at);
+      make_factors(product, at);
       if (x_.grad_q.defined()) {
         // grad_q <- grad_q + grad_scores @ k
-        const int64_t depth = even<E>(columns), first = part * share_;
+        const bool add = j > part * share_;
         const auto to = grad_q_sums(part).from(i);
-        product(at.rows, d_, depth, block_at(scores_), k, to, j > first);
+        const int64_t depth = even<E>(columns);
+        product({at.rows, d_, depth, scratch_[scores_], k, to, add});
       }
-      // grad_k.T <- grad_k.T + q.T @ grad_scores
-      add_columns(product, x_.grad_k, q_, scores_right_, at, grad_k_);
-      // grad_v.T <- grad_v.T + grad_output.T @ attn
-      add_columns(product, x_.grad_v, output_, attn_right_, at, grad_v_);
+      add_columns(product, k_, at);
+      add_columns(product, v_, at);
     }
-    store_columns(x_.grad_k, grad_k_, j, columns);
-    store_columns(x_.grad_v, grad_v_, j, columns);
-  }
-
-  bool scores_wanted() const {
-    return x_.grad_q.defined() || x_.grad_k.defined();
+    store_columns(k_, j, columns);
+    store_columns(v_, j, columns);
   }
 
   // The factors that a block of attn gives: the gradient of the scores and
   // attn, to the left and to the right.
-  void load(const Product<E>& product, const Block& at) {
+  void make_factors(const Product<E>& product, const Block& at) {
+    const bool wanted = x_.grad_q.defined() || x_.grad_k.defined();
+    const Matrix<T> sums = scratch_[sums_];
+    const Matrix<E> scores = scratch_[scores_];
+    const Matrix<E> scores_right = scratch_[k_.right];
+    const Matrix<E> attn_right = scratch_[v_.right];
     Matrix<const E> output{};
-    if (depth_ > 0 && scores_wanted()) {
-      E* copy = scratch_.at<E>(copy_);
-      output = Base::left(x_.grad_output, at.i, at.rows, copy);
+    if (depth_ > 0) {
+      output =
+          left_factor<scalar_t>(x_.grad_output, at.i, at.rows, scratch_[copy_]);
     }
-    const Matrix<T> sums{scratch_.at<T>(sums_), stride_};
-    constexpr int64_t group = kGroup<E>;
     for (int64_t r = 0; r < at.rows; r += kTileRows) {
       const int64_t rows = std::min(kTileRows, at.rows - r);
       const Block tile{at.i + r, at.j, rows, at.columns};
-      if (scores_wanted()) {
+      if (wanted) {
         // grad_attn <- grad_output @ v.T
+        const int64_t room = with_room<E>(at.columns);
         const auto left = output.from(r);
-        const auto v = right_at(v_);
-        const int64_t wide = with_room<E>(at.columns);
-        product(rows, wide, depth_, left, v, sums, false);
+        product({rows, room, depth_, left, scratch_[v_t_], sums, false});
         if (x_.grad_attn.defined()) {
           add_tile<scalar_t>(x_.grad_attn, tile, sums);
         }
       }
       for (int64_t y = r; y < r + rows; y += group) {
-        const int64_t pair = std::min(group, r + rows - y);
-        for (const auto x : c10::irange(pair)) {
-          prefetch(
-              attn_[std::min(at.i + y + x + kTileRows, n_ - 1)] + at.j,
-              at.columns);
+        const int64_t count = std::min(group, r + rows - y);
+        for (const auto x : c10::irange(count)) {
+          const int64_t next = std::min(at.i + y + x + kTileRows, n_ - 1);
+          prefetch(attn_[next] + at.j, at.columns);
         }
         grad_rows<scalar_t, E>(
-            pair,
+            count,
             at.columns,
             sums.from(y - r),
             attn_.from(at.i + y, at.j),
-            block_at(scores_).from(y),
-            scores_wanted() ? right_at(scores_right_)[y / group] : nullptr,
-            x_.grad_v.defined() ? right_at(attn_right_)[y / group] : nullptr);
+            scores.from(y),
+            wanted ? scores_right[y / group] : nullptr,
+            v_.grad.defined() ? attn_right[y / group] : nullptr);
       }
     }
   }
 
   // The transpose of grad's sums <- itself + left @ right
-  void add_columns(
-      const Product<E>& product,
-      const Tensor& grad,
-      int64_t left,
-      int64_t right,
-      const Block& at,
-      int64_t sums) {
-    if (grad.defined()) {
-      const int64_t size = grad.size(1), depth = even<E>(at.rows);
-      const Matrix<const E> from{scratch_.at<E>(left) + at.i * size, rows_};
-      const Matrix<T> to{scratch_.at<T>(sums), stride_};
-      const int64_t wide = with_room<E>(at.columns);
-      product(size, wide, depth, from, right_at(right), to, at.i > 0);
+  void
+  add_columns(const Product<E>& product, const Side& side, const Block& at) {
+    if (side.grad.defined()) {
+      const int64_t size = side.grad.size(1), room = with_room<E>(at.columns);
+      const Matrix<const E> left =
+          scratch_[side.left].from(at.i / rows_ * size);
+      const Matrix<E> right = scratch_[side.right];
+      const Matrix<T> sums = scratch_[side.sums];
+      product({size, room, even<E>(at.rows), left, right, sums, at.i > 0});
     }
   }
 
-  // Rows j.. of grad <- sums (size, columns) transposed
-  void
-  store_columns(const Tensor& grad, int64_t begin, int64_t j, int64_t columns) {
-    if (!grad.defined()) {
+  // Rows j.. of grad <- sums transposed
+  void store_columns(const Side& side, int64_t j, int64_t columns) {
+    if (!side.grad.defined()) {
       return;
     }
-    const Matrix<const T> sums{scratch_.at<T>(begin), stride_};
-    scalar_t* to = grad.mutable_data_ptr<scalar_t>() + j * grad.size(1);
-    const Matrix<scalar_t> rows{to, grad.size(1)};
+    const int64_t size = side.grad.size(1);
+    scalar_t* to = side.grad.template mutable_data_ptr<scalar_t>() + j * size;
     std::array<T, 16 * 32> part;
     for (int64_t c = 0; c < columns; c += 16) {
-      for (int64_t x = 0; x < rows.row; x += 32) {
+      for (int64_t x = 0; x < size; x += 32) {
         const int64_t count = std::min<int64_t>(16, columns - c);
-        const int64_t width = std::min<int64_t>(32, rows.row - x);
-        transpose<T>(sums.from(x, c), width, count, {part.data(), 32});
+        const int64_t width = std::min<int64_t>(32, size - x);
+        const Matrix<const T> from = scratch_[side.sums].from(x, c);
+        transpose<T>(from, width, count, {part.data(), 32});
         for (const auto r : c10::irange(count)) {
-          convert(&part[r * 32], rows[c + r] + x, width);
+          convert(&part[r * 32], to + (c + r) * size + x, width);
         }
       }
     }
@@ -750,8 +685,7 @@ class ByColumns : Factors<scalar_t, E> {
         return {x_.grad_q.template mutable_data_ptr<T>(), d_};
       }
     }
-    const Matrix<T> sums{scratch_.at<T>(grad_q_), grad_q_row_};
-    return sums.from((part - kSumInPlace) * n_);
+    return scratch_[grad_q_].from((part - kSumInPlace) * n_);
   }
 
   void sum_grad_q() {
@@ -776,40 +710,32 @@ class ByColumns : Factors<scalar_t, E> {
   }
 
   const AttnBackward& x_;
+  Side k_, v_;
   Matrix<const scalar_t> attn_;
   int64_t n_, d_, e_, depth_, rows_;
   // Parts of the work, the most that memory allows, and the columns of each
-  int64_t parts_ = 0, most_ = 0, share_ = 0, stride_ = 0, grad_q_row_ = 0;
+  int64_t parts_ = 0, most_ = 0, share_ = 0;
   Scratch scratch_;
-  // What all parts read and write, and what each has
-  int64_t q_ = 0, output_ = 0, grad_q_ = 0;
-  int64_t sums_ = 0, copy_ = 0, scores_ = 0, scores_right_ = 0;
-  int64_t attn_right_ = 0, k_ = 0, v_ = 0, grad_k_ = 0, grad_v_ = 0;
+  Array<T> grad_q_{}, sums_{};
+  Array<E> copy_{}, k_right_{}, v_t_{}, scores_{};
 };
 
 // grad_q alone, of which each thread owns rows.
 template <typename scalar_t, typename E>
 void attn_backward_q(const AttnBackward& x) {
-  const Matrix<const scalar_t> attn{
-      x.attn.const_data_ptr<scalar_t>(), x.attn.size(1)};
-  const auto finish = [&](const Block& at, auto sums, Matrix<E> scores) {
-    if (x.grad_attn.defined()) {
-      add_tile<scalar_t>(x.grad_attn, at, sums);
-    }
-    for (int64_t r = 0; r < at.rows; r += kGroup<E>) {
-      const int64_t rows = std::min(kGroup<E>, at.rows - r);
-      const auto tile = attn.from(at.i + r, at.j);
-      grad_rows<scalar_t, E>(
-          rows,
-          at.columns,
-          sums.from(r),
-          tile,
-          scores.from(r),
-          nullptr,
-          nullptr);
-    }
-  };
-  by_rows<scalar_t, E>(x.grad_q, x.grad_output, x.v, x.k, finish);
+  const auto attn = matrix<scalar_t>(x.attn);
+  ByRows<scalar_t, E>(x.grad_q, x.grad_output, x.v, x.k)
+      .run([&](const Block& at, Matrix<SumOf<E>> sums, Matrix<E> scores) {
+        if (x.grad_attn.defined()) {
+          add_tile<scalar_t>(x.grad_attn, at, sums);
+        }
+        for (const auto r : c10::irange(at.rows)) {
+          const auto row = attn.from(at.i + r, at.j);
+          E* none = nullptr;
+          grad_rows<scalar_t, E>(
+              1, at.columns, sums.from(r), row, scores.from(r), none, none);
+        }
+      });
 }
 
 template <typename scalar_t, typename E>
