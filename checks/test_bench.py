@@ -85,6 +85,16 @@ def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_huge_pages_are_refused_to_a_process_of_their_own(tmp_path, monkeypatch):
+    with pytest.raises(SystemExit, match="--no-huge-pages needs --out"):
+        measure(monkeypatch, "--no-huge-pages", "--n", "16")
+    if not sys.platform.startswith("linux"):
+        pytest.skip("prctl is Linux's")
+    program = "from bench.cpu.__main__ import refuse_huge_pages as f; f(); print(open('/proc/self/status').read())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "THP_enabled:\t0" in done.stdout
+
+
 def test_the_verdict_names_every_slower_case_and_no_other():
     slow = result(dataclasses.replace(FORWARD, kind="backward"), speedup=0.96)
     elsewhere = result(dataclasses.replace(FORWARD, part="routes"), speedup=0.5)

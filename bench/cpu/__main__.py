@@ -7,6 +7,7 @@ a part of the cases, so that a long run can be made in slices.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
@@ -136,6 +137,13 @@ def run(cases: Iterable[Case], record: Record, folder: Path, seconds: float) -> 
     return results
 
 
+def refuse_huge_pages() -> None:
+    """From now on advice for huge pages has no effect in this process, its own or PyTorch's."""
+    pr_set_thp_disable = 41
+    if ctypes.CDLL(None).prctl(pr_set_thp_disable, 1, 0, 0, 0):
+        raise SystemExit("bench: this system cannot refuse huge pages (prctl PR_SET_THP_DISABLE)")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cases, in under two minutes")
@@ -145,8 +153,13 @@ def main() -> None:
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help=f"only these of {SIZES}")
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="only these widths")
     parser.add_argument("--out", type=Path, help="folder of the results (default: guide/bench/<processor>)")
+    parser.add_argument("--no-huge-pages", action="store_true", help="refuse them to this process; needs --out")
     options = parser.parse_args()
     require_attn()
+    if options.no_huge_pages:
+        if not options.out:
+            raise SystemExit("bench: --no-huge-pages needs --out: guide/bench has the results with huge pages")
+        refuse_huge_pages()
     cases = list(chosen(options))
     if not cases:
         raise SystemExit("bench: no case has this part, dtype, N and D; `--help` names those that there are")
