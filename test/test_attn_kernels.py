@@ -540,6 +540,8 @@ class TestAttnKernels(TestCase):
     @unittest.skipIf(not IS_LINUX, "reads /proc")
     @parametrize("dtype", (torch.float32, torch.bfloat16, torch.complex64))
     def test_no_temporary_as_large_as_attn(self, dtype):
+        if PLAIN and dtype == torch.float32:
+            self.skipTest("ATen's products serve as many rows of float32 there")
         # In a process of its own, whose peak is then that of these calls.
         script = f"""
 import pathlib, torch
