@@ -12,15 +12,28 @@ from pathlib import Path
 
 import pytest
 
+from checks.mutants import Mutant, mutated
 from fork import process
 
 ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
-# One element more for each row of output: that of the last one lies after the end.
-OVERFLOW = ("result_.mutable_data_ptr<scalar_t>() + (i + r) * e_, e_);", ", e_);", ", e_ + 1);")
-# All parts add to the same sums.
-RACE = ("(part - kSumInPlace) * n_", "part - kSumInPlace", "int64_t(0)")
+OVERFLOW = Mutant(
+    "a row of output with one element more, which for the last row lies after the end",
+    KERNEL,
+    where="convert(block[r], to + r * e_, e_)",
+    old=", e_)",
+    new=", e_ + 1)",
+    test="checks/sanitize.py::test_a_planted_overflow_is_found",
+)
+RACE = Mutant(
+    "all parts add to the same sums of grad_q",
+    KERNEL,
+    where="(part - kSumInPlace) * n_",
+    old="part - kSumInPlace",
+    new="int64_t(0)",
+    test="checks/sanitize.py::test_a_planted_race_is_found",
+)
 
 VALUES = """
 import torch
@@ -59,10 +72,9 @@ def run(copy: Path, sanitize: str, *words: str, capability: str = "") -> subproc
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
 
 
-def plant(copy: Path, where: str, old: str, new: str) -> None:
-    text = (copy / KERNEL).read_text()
-    assert text.count(where) == 1 and where.count(old) == 1, f"{KERNEL} has changed: {where!r} is not there once"
-    (copy / KERNEL).write_text(text.replace(where, where.replace(old, new)))
+def plant(copy: Path, fault: Mutant) -> None:
+    path = copy / fault.file
+    path.write_text(mutated(path.read_text(), fault))
 
 
 def assert_clean(done: subprocess.CompletedProcess[str]) -> None:
@@ -84,7 +96,7 @@ def test_no_overflow_and_nothing_undefined_in_the_formulas(copy: Path) -> None:
 
 
 def test_a_planted_overflow_is_found(copy: Path) -> None:
-    plant(copy, *OVERFLOW)
+    plant(copy, OVERFLOW)
     try:
         # GCC does not instrument the masked stores of AVX-512.
         done = run(copy, "address,undefined", "-c", VALUES, capability="avx2")
@@ -99,7 +111,7 @@ def test_no_race(copy: Path) -> None:
 
 
 def test_a_planted_race_is_found(copy: Path) -> None:
-    plant(copy, *RACE)
+    plant(copy, RACE)
     try:
         done = run(copy, "thread", "-c", VALUES)
     finally:

@@ -8,13 +8,14 @@ from itertools import groupby
 
 import pytest
 
+from checks import sanitize
 from checks.mutants import ROOT, Mutant, mutated, table, with_switches
 from fork.errors import ForkError
 
 MUTANTS = table()
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, sanitize.OVERFLOW, sanitize.RACE], ids=lambda mutant: mutant.name)
 def test_every_mutation_can_be_applied(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text()
     assert mutated(text, mutant) != text
