@@ -124,7 +124,10 @@ def test_a_planted_fault_is_found(wrong: Any, context: str, monkeypatch: pytest.
 
 def test_a_fault_of_many_rows_and_threads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "attn", Leftover.apply, raising=False)
-    monkeypatch.setattr(fuzz, "check", lambda case: check(case) if case.n > LARGE else None)
+    # Beside infinities the planted function has a second fault: PyTorch's bfloat16 products write NaN into other rows.
+    monkeypatch.setattr(
+        fuzz, "check", lambda case: check(case) if case.n > LARGE and case.values == Case.values else None
+    )
     found = next(filter(None, (fuzz.fault(batch, Counter()) for batch in range(80))), None)
     assert found is not None and "gradient 0" in found
     (line,) = [line for line in found.splitlines() if line.startswith("check(Case(")]

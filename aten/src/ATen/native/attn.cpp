@@ -11,7 +11,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/irange.h>
+#if defined(__x86_64__) || defined(_M_X64)
 #include <cpuinfo.h>
+#endif
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -158,6 +160,17 @@ void check_operands(const char* op, const Operands& operands) {
   check_same_number(op, "rows", operands, 0);
 }
 
+// MKL's products and tanh run at the full rate on Intel's processors only.
+bool is_intel() {
+#if defined(__x86_64__) || defined(_M_X64)
+  static const bool intel = at::hasMKL() && cpuinfo_initialize() &&
+      cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
+  return intel;
+#else
+  return false;
+#endif
+}
+
 // Whether to use the fused kernels, by what was measured for each capability.
 // They save passes over attn, which dominate unless D + E = columns is large.
 bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
@@ -173,10 +186,7 @@ bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   if (capability == "AVX2") {
     return half || columns <= (dtype == kDouble ? 128 : 512);
   }
-  // MKL's products and tanh run at the full rate on Intel's processors only.
-  static const bool intel = at::hasMKL() && cpuinfo_initialize() &&
-      cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
-  if (!intel) {
+  if (!is_intel()) {
     return columns <= 512 + 4 * n || (dtype == kHalf && n >= 8);
   }
   // attn and composition's temporaries are in the cache.

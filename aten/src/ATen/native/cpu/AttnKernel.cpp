@@ -13,9 +13,11 @@
 #include <c10/util/FunctionRef.h>
 #include <c10/util/irange.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 
 namespace at::native {
 
@@ -188,8 +190,9 @@ void transpose(
       }
       for (int64_t i = r; i < std::min(r + width, rows); i++) {
         for (int64_t j = c; j < std::min(c + width, columns); j++) {
-          // A pair is no float, so it is copied as bytes.
-          std::memcpy(y[j] + i, x[i] + j, sizeof(T));
+          // A pair is not a float, so its bytes are copied.
+          std::memcpy(
+              to[j] + i * kGroup<E>, from[i] + j * kGroup<E>, sizeof(T));
         }
       }
     }
@@ -412,8 +415,9 @@ void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
   }
 }
 
-// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). To the
-// right, unless they are null: pairs of scores, and attn. Writes whole vectors.
+// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). Unless they
+// are null, score_pairs and attn_right get the right factors: pairs of scores,
+// and attn. Writes whole vectors.
 template <typename scalar_t, typename E>
 void grad_rows(
     int64_t rows,

@@ -7,12 +7,16 @@
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/native/CPUBlas.h>
 #include <c10/util/BFloat16.h>
+#if defined(CPU_CAPABILITY_AVX512)
 #include <cpuinfo.h>
+#endif
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <exception>
 #include <limits>
+#include <type_traits>
 
 namespace at::native::attn_tile {
 
@@ -47,15 +51,16 @@ constexpr std::array<T, terms> exp_series() {
 
 // Where |x| is at least 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|).
 // Only the subtraction rounds near saturation, which the backward's 1 - attn^2
-// needs. Below, with s = x^2, Lambert's fraction x / (1 + s / (3 + s / (5 +
-// ...))), in which a / b is 3 + s / (5 + ...), as |x| - |x| s b / (a + s b).
+// needs. Where |x| is less, with s = x^2: tanh(x) is Lambert's fraction
+// x / (1 + s / (3 + s / (5 + ...))). With a / b = 3 + s / (5 + ...) that is
+// x - x s b / (a + s b).
 template <typename T>
 inline Vectorized<T> tanh(const Vectorized<T>& x) {
   using Limits = std::numeric_limits<T>;
   using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   using Vec = Vectorized<T>;
-  // Beyond `saturation` the type has nothing between tanh and 1. What so many
-  // terms leave, for |x| < 1 and |r| <= ln(2) / 2, is less than half a unit.
+  // Beyond `saturation` the type has nothing between tanh and 1. The terms that
+  // are left out add less than half a unit, for |x| < 1 and |r| <= ln(2) / 2.
   constexpr T saturation = T(0.4) * Limits::digits;
   constexpr int last = sizeof(T) == 4 ? 11 : 19;
   constexpr auto series = exp_series<T, sizeof(T) == 4 ? 6 : 12>();
@@ -107,7 +112,8 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 }
 
 // Terms that one sum takes at most: a chain of many more errs more than the
-// sums of its parts. A BLAS sums few columns in many parts at once.
+// sums of its parts. A single vector of columns takes fewer, since a BLAS sums
+// few columns in many parts at once.
 constexpr int64_t kDepth = 256, kNarrowDepth = 16;
 
 // Columns of one call of oneDNN, which compiles wider products for longer, and
@@ -227,9 +233,9 @@ class Product {
   using Vec = Vectorized<T>;
 
   // So many rows, columns or terms at once. oneDNN compiles every shape that it
-  // meets and keeps it, in every thread. So few are left for it, or a program
-  // whose sizes change would fill the memory with kernels: whole multiples,
-  // and of pairs, which have no register tile, parts of the rest.
+  // meets and keeps it, in every thread. Many shapes would fill the memory of a
+  // program whose sizes change, so oneDNN gets whole multiples of kWhole. Pairs
+  // have no register tile: powers of two make the rest of them.
   int64_t piece(int64_t size, int64_t most) const {
     if (!brgemm_ || size >= kWhole) {
       return std::min(brgemm_ ? size / kWhole * kWhole : size, most);
@@ -289,12 +295,14 @@ class Product {
   }
 
   // Sums begin at zero, meet each other and then c: short sums err less than a
-  // long one. A single vector may have less than its size of columns.
+  // long one. A single vector may have fewer columns than its size. The product
+  // is a copy, so that its numbers stay in registers.
   template <int vectors, int rows>
-  static void strip(const Gemm<E>& g) {
-    const int64_t count = std::min<int64_t>(g.n, Vec::size());
+  static void strip(const Gemm<E> g) {
+    constexpr int64_t width = Vec::size();
+    const int64_t count = vectors > 1 ? width : std::min(g.n, width);
     const auto load = [&](const T* from) {
-      return count == Vec::size() ? Vec::loadu(from) : Vec::loadu(from, count);
+      return count == width ? Vec::loadu(from) : Vec::loadu(from, count);
     };
     int64_t i = 0;
     for (; i + rows <= g.m; i += rows) {
@@ -313,7 +321,7 @@ class Product {
       for (int64_t p = 0; p < g.depth; p++) {
 #pragma GCC unroll 8
         for (int y = 0; y < vectors; y++) {
-          right[y] = load(g.b[p] + y * Vec::size());
+          right[y] = load(g.b[p] + y * width);
         }
         each([&](int x, int y) {
           sum[x][y] = vec::fmadd(Vec(g.a[i + x][p]), right[y], sum[x][y]);
@@ -326,8 +334,8 @@ class Product {
         }
       }
       each([&](int x, int y) {
-        T* to = g.c[i + x] + y * Vec::size();
-        const Vec all = total[x][y] + sum[x][y];
+        T* to = g.c[i + x] + y * width;
+        const Vec all = vectors > 1 ? sum[x][y] : total[x][y] + sum[x][y];
         (g.add ? all + load(to) : all).store(to, count);
       });
     }
