@@ -41,13 +41,14 @@ NEAR = st.builds(add, st.sampled_from(BLOCKS[:4]) | st.sampled_from(BLOCKS), st.
 MIDDLE = _often((3, NEAR), (1, st.integers(0, LARGE)))
 # hypothesis draws a range's first number often.
 MANY = st.builds(add, st.sampled_from((LARGE + 1, 350, 400, 450, 512, 600, 700, 1024, 2700)), st.integers(0, 300))
+LARGE_SIZES = st.tuples(MANY, st.integers(1, 80), st.integers(0, 80))
 # N, D, E: mostly small; one just below or above a block; few rows of many columns; and many rows.
 SIZES = _often(
     (100, st.tuples(SMALL, SMALL, SMALL)),
     *[(28, st.tuples(*[MIDDLE if i == place else SMALL for i in range(3)])) for place in range(3)],
     (14, st.tuples(st.integers(0, 20), st.integers(0, 1100), st.integers(0, 600))),
     (1, st.tuples(MIDDLE, MIDDLE, MIDDLE)),
-    (2, st.tuples(MANY, st.integers(1, 80), st.integers(0, 80))),
+    (2, LARGE_SIZES),
 )
 
 
