@@ -33,8 +33,8 @@ class Mutant:
 
     @property
     def switched(self) -> bool:
-        """Whether it is behind its switch: series.yaml has no expressions, so that there the text itself changes."""
-        return not self.file.startswith("stack/")
+        """Whether it is behind its switch in a build; for a test that reads or compiles the file the text changes."""
+        return self.test.startswith("test/")
 
     def place(self, text: str) -> tuple[int, int]:
         """Where `old` begins and ends in the file's text."""

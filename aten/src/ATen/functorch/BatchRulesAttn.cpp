@@ -24,30 +24,6 @@ Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
   return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
 }
 
-// Excludes autocast from what a batch rule calls. A guard of dispatch keys does
-// not: functorch gives each of these calls the keys from before the rule, so
-// they are changed there.
-class WithoutAutocast {
- public:
-  WithoutAutocast() : layers_(getDynamicLayerStack()) {
-    auto layers = layers_;
-    auto& interpreter = layers.back().interpreter();
-    auto keys = interpreter.getSavedLocalDispatchKeySet();
-    keys.excluded_ = keys.excluded_ | c10::autocast_dispatch_keyset;
-    interpreter.clearSavedLocalDispatchKeySet();
-    interpreter.saveLocalDispatchKeySet(keys);
-    setDynamicLayerStack(layers);
-  }
-  ~WithoutAutocast() {
-    setDynamicLayerStack(layers_);
-  }
-  WithoutAutocast(const WithoutAutocast&) = delete;
-  WithoutAutocast& operator=(const WithoutAutocast&) = delete;
-
- private:
-  std::vector<DynamicLayer> layers_;
-};
-
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
     const Tensor& q,
     Bdim q_bdim,
@@ -86,23 +62,25 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
     const Tensor& attn,
     Bdim attn_bdim,
     std::array<bool, 3> output_mask) {
-  native::check_attn_backward_inputs(
+  const native::AttnBackward inside{
       batched(grad_output, grad_output_bdim),
       batched(grad_attn, grad_attn_bdim),
       batched(q, q_bdim),
       batched(k, k_bdim),
       batched(v, v_bdim),
       batched(attn, attn_bdim),
-      output_mask);
-  const WithoutAutocast guard;
-  auto [grad_q, grad_k, grad_v] = native::attn_backward_composed(
+      output_mask};
+  inside.check();
+  const native::AttnBackward x{
       front(grad_output, grad_output_bdim),
       front(grad_attn, grad_attn_bdim),
       front(q, q_bdim),
       front(k, k_bdim),
       front(v, v_bdim),
-      moveBatchDimToFront(attn, attn_bdim),
-      output_mask);
+      front(attn, attn_bdim),
+      output_mask};
+  auto [grad_q, grad_k, grad_v] =
+      native::attn_backward_composed(x, /*in_place=*/false);
   return std::make_tuple(
       grad_q,
       bdim_of(grad_q),

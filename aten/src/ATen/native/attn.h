@@ -1,9 +1,8 @@
-// The kernels that attn and its backward dispatch to, and the checks that every
-// backend shares.
+// What the kernels of attn and its backward share: the checks of every backend,
+// and both composed of ATen's operators.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/native/DispatchStub.h>
 
 #include <array>
 #include <optional>
@@ -21,63 +20,45 @@ TORCH_API Tensor attn_resolved(const std::optional<Tensor>& t);
 TORCH_API void
 check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v);
 
-// Raises an error unless grad_output is (N, E), grad_attn and attn are (N, N),
-// and they and q, k, v are of one device and of one dtype. All but attn may be
-// undefined where no gradient that output_mask asks for needs them.
-TORCH_API void check_attn_backward_inputs(
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn,
-    const std::array<bool, 3>& output_mask);
+// Fills a new attn (N, N) with tanh(q @ k.T) and a new output (N, E) with
+// attn @ v, without checks: the products and tanh of ATen.
+TORCH_API std::tuple<Tensor, Tensor>
+attn_composed(const Tensor& q, const Tensor& k, const Tensor& v);
 
-// The backward composed of other operators, without checks. All tensors may
-// have a batch dimension in front.
-TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn,
-    const std::array<bool, 3>& output_mask);
+// The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N). One
+// that is undefined has no part in the gradients. Operands that no requested
+// gradient needs may be undefined: grad_k needs q; grad_q needs k; both need v
+// where grad_output is defined.
+struct TORCH_API AttnBackward {
+  Tensor grad_output, grad_attn, q, k, v, attn;
+  std::array<bool, 3> output_mask;
 
-// Fills grad_q and grad_k, where they are defined, from this many rows of attn
-// at a time, so that no temporary is as large as attn. A sum over the blocks of
-// rows is in float32 where the dtype is a half one.
-TORCH_API void attn_backward_by_rows(
-    const Tensor& grad_q,
-    const Tensor& grad_k,
-    const Tensor& grad_output,
-    const Tensor& grad_attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v,
-    const Tensor& attn,
-    int64_t block);
+  // Whether grad_q or grad_k is requested and has a term.
+  bool wants_scores() const;
 
-// Fills output (N, E) and attn (N, N). All are contiguous.
-using attn_fn = void (*)(
-    const Tensor& output,
-    const Tensor& attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v);
-
-// The gradients that are wanted and what they are made of. An undefined
-// grad_output or grad_attn has no part in them, and of q, k and v only what the
-// wanted gradients need is defined: q for grad_k; k for grad_q; v for both,
-// with grad_output. All but grad_attn are contiguous.
-struct AttnBackward {
-  Tensor grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn;
+  // Raises an error unless the sizes fit, and all are on one device and of one
+  // dtype that attn is defined for.
+  void check() const;
 };
 
-// Fills the gradients that are defined.
-using attn_backward_fn = void (*)(const AttnBackward& x);
+// Resolved and checked.
+TORCH_API AttnBackward attn_backward_operands(
+    const std::optional<Tensor>& grad_output,
+    const std::optional<Tensor>& grad_attn,
+    const std::optional<Tensor>& q,
+    const std::optional<Tensor>& k,
+    const std::optional<Tensor>& v,
+    const Tensor& attn,
+    const std::array<bool, 3>& output_mask);
 
-DECLARE_DISPATCH(attn_fn, attn_stub)
-DECLARE_DISPATCH(attn_backward_fn, attn_backward_stub)
+// With X = (grad_attn + grad_output @ v^H) * conj(1 - attn^2):
+//   grad_q = X @ conj(k)      grad_k = X^T @ conj(q)
+//   grad_v = attn^H @ grad_output
+// without checks, by the products of ATen. What is not requested, or has no
+// term, is undefined. X takes the place of the product it is made from; where
+// that is not allowed, under vmap, tensors may have a batch dimension in front.
+TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
+    const AttnBackward& x,
+    bool in_place = true);
 
 } // namespace at::native

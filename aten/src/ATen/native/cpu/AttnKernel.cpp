@@ -7,7 +7,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/cpu/vec/vec_half.h>
-#include <ATen/native/attn.h>
+#include <ATen/native/cpu/AttnKernel.h>
 #include <ATen/native/cpu/AttnTile.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/FunctionRef.h>
@@ -489,13 +489,14 @@ class ByColumns {
   };
 
  public:
-  explicit ByColumns(const AttnBackward& x)
-      : x_(x),
-        k_{x.grad_k, x.q},
-        v_{x.grad_v, x.grad_output},
+  ByColumns(const AttnGradients& grads, const AttnBackward& x)
+      : grads_(grads),
+        x_(x),
+        k_{grads.grad_k, x.q},
+        v_{grads.grad_v, x.grad_output},
         attn_(matrix<scalar_t>(x.attn)),
         n_(x.attn.size(0)),
-        d_(std::max(columns_of(x.grad_q), columns_of(x.grad_k))),
+        d_(std::max(columns_of(grads.grad_q), columns_of(grads.grad_k))),
         e_(columns_of(x.grad_output)),
         depth_(d_ > 0 ? even<E>(e_) : 0),
         rows_(std::min(even<E>(n_), kBackwardRows)) {
@@ -506,11 +507,11 @@ class ByColumns {
 
   // Whether so many threads would need too much memory for sums of grad_q.
   bool crowded() const {
-    return x_.grad_q.defined() && 4 * parts_ > 5 * most_;
+    return grads_.grad_q.defined() && 4 * parts_ > 5 * most_;
   }
 
   void run() {
-    if (x_.grad_q.defined()) {
+    if (grads_.grad_q.defined()) {
       parts_ = std::min(parts_, most_);
     }
     share_ = round_up<int64_t>(ceil_div(n_, parts_), 16);
@@ -533,7 +534,7 @@ class ByColumns {
         }
       }
     });
-    if (x_.grad_q.defined()) {
+    if (grads_.grad_q.defined()) {
       sum_grad_q();
     }
   }
@@ -543,7 +544,7 @@ class ByColumns {
     const int64_t blocks = ceil_div(n_, rows_), stride = stride_of(share_);
     k_.left = scratch_.reserve<E>(blocks * columns_of(k_.grad), rows_);
     v_.left = scratch_.reserve<E>(blocks * columns_of(v_.grad), rows_);
-    const int64_t sums = x_.grad_q.defined() ? parts_ - kSumInPlace : 0;
+    const int64_t sums = grads_.grad_q.defined() ? parts_ - kSumInPlace : 0;
     grad_q_ = scratch_.reserve<T>(sums * n_, round_up<int64_t>(d_, 16));
     scratch_.share();
     // Rows of an input that are not used where they lie
@@ -581,7 +582,7 @@ class ByColumns {
       int64_t j,
       int64_t columns) {
     Matrix<const E> k{};
-    if (x_.grad_q.defined()) {
+    if (grads_.grad_q.defined()) {
       k = right_factor<scalar_t>(x_.k, j, columns, scratch_[k_right_]);
     }
     if (depth_ > 0) {
@@ -591,7 +592,7 @@ class ByColumns {
     for (int64_t i = 0; i < n_; i += rows_) {
       const Block at{i, j, std::min(rows_, n_ - i), columns};
       make_factors(product, at);
-      if (x_.grad_q.defined()) {
+      if (grads_.grad_q.defined()) {
         // grad_q <- grad_q + grad_scores @ k
         const bool add = j > part * share_;
         const auto to = grad_q_sums(part).from(i);
@@ -608,7 +609,7 @@ class ByColumns {
   // The factors that a block of attn gives: the gradient of the scores and
   // attn, to the left and to the right.
   void make_factors(const Product<E>& product, const Block& at) {
-    const bool wanted = x_.grad_q.defined() || x_.grad_k.defined();
+    const bool wanted = grads_.grad_q.defined() || grads_.grad_k.defined();
     const Matrix<T> sums = scratch_[sums_];
     const Matrix<E> scores = scratch_[scores_];
     const Matrix<E> scores_right = scratch_[k_.right];
@@ -686,7 +687,7 @@ class ByColumns {
   Matrix<T> grad_q_sums(int64_t part) const {
     if constexpr (kSumInPlace) {
       if (part == 0) {
-        return {x_.grad_q.template mutable_data_ptr<T>(), d_};
+        return {grads_.grad_q.template mutable_data_ptr<T>(), d_};
       }
     }
     return scratch_[grad_q_].from((part - kSumInPlace) * n_);
@@ -705,7 +706,7 @@ class ByColumns {
         }
       }
       if constexpr (!kSumInPlace) {
-        scalar_t* to = x_.grad_q.template mutable_data_ptr<scalar_t>();
+        scalar_t* to = grads_.grad_q.template mutable_data_ptr<scalar_t>();
         for (const auto i : c10::irange(begin, end)) {
           convert(sums[i], to + i * d_, d_);
         }
@@ -713,6 +714,7 @@ class ByColumns {
     });
   }
 
+  const AttnGradients& grads_;
   const AttnBackward& x_;
   Side k_, v_;
   Matrix<const scalar_t> attn_;
@@ -726,9 +728,9 @@ class ByColumns {
 
 // grad_q alone, of which each thread owns rows.
 template <typename scalar_t, typename E>
-void attn_backward_q(const AttnBackward& x) {
+void attn_backward_q(const AttnGradients& grads, const AttnBackward& x) {
   const auto attn = matrix<scalar_t>(x.attn);
-  ByRows<scalar_t, E>(x.grad_q, x.grad_output, x.v, x.k)
+  ByRows<scalar_t, E>(grads.grad_q, x.grad_output, x.v, x.k)
       .run([&](const Block& at, Matrix<SumOf<E>> sums, Matrix<E> scores) {
         if (x.grad_attn.defined()) {
           add_tile<scalar_t>(x.grad_attn, at, sums);
@@ -743,18 +745,17 @@ void attn_backward_q(const AttnBackward& x) {
 }
 
 template <typename scalar_t, typename E>
-void attn_backward(const AttnBackward& x) {
-  ByColumns<scalar_t, E> all(x);
+void attn_backward(const AttnGradients& grads, const AttnBackward& x) {
+  ByColumns<scalar_t, E> all(grads, x);
   if (!all.crowded()) {
     return all.run();
   }
   // A pass of its own for grad_q costs a fifth product but keeps every thread
   // busy.
-  attn_backward_q<scalar_t, E>(x);
-  AttnBackward others = x;
-  others.grad_q = Tensor();
+  attn_backward_q<scalar_t, E>(grads, x);
+  const AttnGradients others{Tensor(), grads.grad_k, grads.grad_v};
   if (others.grad_k.defined() || others.grad_v.defined()) {
-    ByColumns<scalar_t, E>(others).run();
+    ByColumns<scalar_t, E>(others, x).run();
   }
 }
 
@@ -785,9 +786,9 @@ void attn_kernel(
   });
 }
 
-void attn_backward_kernel(const AttnBackward& x) {
+void attn_backward_kernel(const AttnGradients& grads, const AttnBackward& x) {
   dispatch(x.attn, [&](auto number, auto element) {
-    attn_backward<decltype(number), decltype(element)>(x);
+    attn_backward<decltype(number), decltype(element)>(grads, x);
   });
 }
 

@@ -49,69 +49,65 @@ attn_cuda(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
     }
   }
 #endif
-  Tensor attn = at::mm(q, k.t()).tanh_();
-  Tensor output = at::mm(attn, v);
-  return std::make_tuple(std::move(output), std::move(attn));
+  return attn_composed(q, k, v);
 }
 
 std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
-    const std::optional<Tensor>& grad_output_,
-    const std::optional<Tensor>& grad_attn_,
-    const std::optional<Tensor>& q_,
-    const std::optional<Tensor>& k_,
-    const std::optional<Tensor>& v_,
-    const Tensor& attn_,
+    const std::optional<Tensor>& grad_output,
+    const std::optional<Tensor>& grad_attn,
+    const std::optional<Tensor>& q,
+    const std::optional<Tensor>& k,
+    const std::optional<Tensor>& v,
+    const Tensor& attn,
     std::array<bool, 3> output_mask) {
   // The dispatcher sets the device of grad_output, which can be missing.
-  const c10::DeviceGuard guard(attn_.device());
-  const Tensor grad_output = attn_resolved(grad_output_),
-               grad_attn = attn_resolved(grad_attn_);
-  const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
-               v = attn_resolved(v_);
-  const Tensor attn = attn_resolved(attn_).contiguous();
-  check_attn_backward_inputs(
+  const c10::DeviceGuard guard(attn.device());
+  AttnBackward x = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
-  c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  const int64_t n = attn.size(0);
-  const bool any = grad_output.defined() || grad_attn.defined();
+#if !defined(USE_ROCM)
   const auto like = [](const Tensor& t, bool wanted) {
     return wanted ? at::empty(t.sizes(), t.options()) : Tensor();
   };
-  Tensor grad_q = like(k, output_mask[0] && any);
-  Tensor grad_k = like(q, output_mask[1] && any);
-  Tensor grad_v = like(grad_output, output_mask[2] && grad_output.defined());
-  const bool want_scores = grad_q.defined() || grad_k.defined();
-  bool fused = false;
-#if !defined(USE_ROCM)
-  int64_t least = n, most = 0;
-  for (const Tensor& t : {grad_q, grad_k, grad_output}) {
+  Tensor grad_q = like(x.k, output_mask[0] && x.wants_scores());
+  Tensor grad_k = like(x.q, output_mask[1] && x.wants_scores());
+  Tensor grad_v =
+      like(x.grad_output, output_mask[2] && x.grad_output.defined());
+  int64_t least = x.attn.size(0), most = 0;
+  for (const Tensor& t : {grad_q, grad_k, x.grad_output}) {
     if (t.defined()) {
       least = std::min<int64_t>(least, t.size(1));
       most = std::max<int64_t>(most, t.size(1));
     }
   }
-  fused =
-      want_scores && least > 0 &&
+  x.attn = x.attn.contiguous();
+  const bool fused = x.wants_scores() && least > 0 &&
       attn_fused::with_arithmetic(
-          attn.scalar_type(), most, grad_attn.defined(), [&](auto* arithmetic) {
-            using A = std::remove_pointer_t<decltype(arithmetic)>;
-            attn_fused::run_backward<A>(
-                grad_q, grad_k, grad_v, grad_output, grad_attn, q, k, v, attn);
-          });
+                         x.attn.scalar_type(),
+                         most,
+                         x.grad_attn.defined(),
+                         [&](auto* arithmetic) {
+                           using A =
+                               std::remove_pointer_t<decltype(arithmetic)>;
+                           attn_fused::run_backward<A>(
+                               grad_q,
+                               grad_k,
+                               grad_v,
+                               x.grad_output,
+                               x.grad_attn,
+                               x.q,
+                               x.k,
+                               x.v,
+                               x.attn);
+                         });
+  if (fused) {
+    if (grad_v.defined() && !grad_k.defined()) {
+      at::mm_out(grad_v, x.attn.t(), x.grad_output);
+    }
+    return std::make_tuple(
+        std::move(grad_q), std::move(grad_k), std::move(grad_v));
+  }
 #endif
-  if (want_scores && !fused) {
-    // An eighth of the rows at a time, so that no N x N tensor is made.
-    const int64_t rows = std::max<int64_t>(at::ceil_div<int64_t>(n, 8), 512);
-    attn_backward_by_rows(
-        grad_q, grad_k, grad_output, grad_attn, q, k, v, attn, rows);
-  }
-  if (grad_v.defined() && !(fused && grad_k.defined())) {
-    // mm reads the lazy conjugate itself. Below the Python key most operators
-    // would ignore it.
-    at::mm_out(grad_v, attn.mH(), grad_output);
-  }
-  return std::make_tuple(
-      std::move(grad_q), std::move(grad_k), std::move(grad_v));
+  return attn_backward_composed(x);
 }
 
 } // namespace at::native
