@@ -20,6 +20,8 @@ test: setup
 
 # The tests of the tool, of the suites and of what lies around the stack. A process that compiles needs about 2 GiB.
 # Those that share a costly fixture form a group, which one process runs; single tests come last and fill the gaps.
+# Threads that wait must not spin: several processes share the cores.
+unit: export OMP_WAIT_POLICY = passive
 unit: setup
 	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup checks fork/tests suites/tests
 

@@ -163,8 +163,9 @@ def with_gradients(
     """Outputs and gradients, all detached."""
     inputs = [x.detach().requires_grad_() for x in inputs]
     output, attn = function(*inputs)
+    # exact in every dtype
     weights = [
-        torch.linspace(-1, 1, x.numel(), dtype=x.dtype).view(x.shape)
+        ((torch.arange(x.numel()) % 17 - 8) / 8).to(x.dtype).view(x.shape)
         for x in (output, attn)
     ]
     loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
@@ -663,6 +664,7 @@ class TestContexts(TestCase):
         """Equal bits, where the same code runs on the same operands; a BLAS sums complex numbers otherwise where a
         lazy conjugate is resolved before, so that those differ by some units of the largest."""
         for x, y in zip(result, expected, strict=True):
+            self.assertTrue(y.isfinite().all())
             units = 16 * torch.finfo(y.dtype).eps if y.is_complex() else 0
             atol = units * y.abs().max().item() if y.numel() else 0
             self.assertEqual(x, y, rtol=0, atol=atol)
@@ -687,6 +689,7 @@ class TestContexts(TestCase):
     def test_derivatives_are_those_outside(self, context, order, dtype):
         for sizes in FUSED, WIDE:
             values = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+            values = [x / max(sizes) ** 0.5 for x in values]  # or float16 overflows
             for function in torch.attn, attn_of_a_batch:
                 if context == "TwoTensor" and order is forward_over_reverse:
                     continue  # TwoTensor has no tangents

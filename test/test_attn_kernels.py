@@ -34,12 +34,13 @@ SIZES = [
     (129, 70, 90),
     (200, 128, 16),
     (300, 64, 64),
-    (9, 300, 400),
+    (9, 200, 300),
 ]
 
 # How releases name the kernels for no instruction set in particular
 PLAIN_NAMES = ("DEFAULT", "NO AVX")
 PLAIN = torch.backends.cpu.get_cpu_capability() in PLAIN_NAMES
+WIDEST = torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def make_inputs(n, d, e, dtype, scale=1.0, draw=0):
@@ -252,14 +253,17 @@ class TestAttnKernels(TestCase):
 
     @parametrize("dtype", DTYPES)
     def test_errors_of_many_rows(self, dtype):
-        self.assert_rule([make_inputs(1090, 33, 70, dtype)], dtype)
+        n = 602 if dtype == torch.float64 else 1090
+        self.assert_rule([make_inputs(n, 33, 70, dtype)], dtype)
 
     @parametrize("d,e", ((1, 1), (2, 1), (1, 2), (2, 2), (1, 64), (64, 1)))
     @parametrize("dtype", DTYPES)
     def test_narrow(self, dtype, d, e):
         """One or two columns leave few sums to share the terms among, and each is long."""
-        for n, positive in itertools.product((65, 1100), (False, True)):
-            count = 4 if n < 1000 else 1
+        # Extended precision, which float64 is compared with, has no BLAS.
+        many = 400 if dtype == torch.float64 else 1100
+        for n, positive in itertools.product((65, many), (False, True)):
+            count = 4 if n < 100 else 1
             draws = [make_inputs(n, d, e, dtype, 1.0, draw) for draw in range(count)]
             if positive:
                 draws = [[abs(t) for t in draw] for draw in draws]
@@ -310,7 +314,8 @@ class TestAttnKernels(TestCase):
                     float(np.abs(precise(x[i])[inside] - exact).max())
                     for x in (results, composed)
                 ]
-                unit = torch.finfo(dtype).eps / 2 * float(np.abs(exact).max())
+                # attn is right within two units in the last place, and so is its square.
+                unit = torch.finfo(dtype).eps * float(np.abs(exact).max())
                 self.assertLessEqual(
                     errors[0],
                     max(factor * errors[1], unit),
@@ -530,7 +535,7 @@ class TestAttnKernels(TestCase):
     @parametrize("dtype", DTYPES)
     def test_many_threads(self, dtype):
         """More threads than cores, and more than may have sums of grad_q of their own."""
-        q, k, v, grad_output, grad_attn = make_inputs(601, 64, 50, dtype)
+        q, k, v, grad_output, grad_attn = make_inputs(301, 64, 50, dtype)
         attn = torch.attn(q, k, v)[1]
         threads = torch.get_num_threads()
         for given in (
@@ -611,7 +616,8 @@ print(*run(4096))
             "runpy.run_path(sys.argv[0], run_name='__main__')"
         )
         chosen = [word for name in names.split() for word in ("-k", name)]
-        environment = {**os.environ, **environment}
+        # Beside another process, threads that wait must not spin.
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive", **environment}
         # there run_tests writes a report, for which a bare machine lacks the package
         environment.pop("CI", None)
         run = subprocess.run(
@@ -625,20 +631,26 @@ print(*run(4096))
         self.assertGreaterEqual(int(ran[1]), least)
 
     @unittest.skipIf(PLAIN, "this processor has the plain kernels only")
-    @parametrize("capability", ("default", "avx2"))
-    def test_lesser_capabilities(self, capability):
-        """The kernels for older processors pass the same tests of values."""
-        names = PLAIN_NAMES if capability == "default" else ("AVX2",)
+    def test_plain_kernels(self):
+        """The kernels for processors without AVX2 pass the same tests of values."""
         self.run_restricted(
-            {"ATEN_CPU_CAPABILITY": capability},
-            "errors narrow one_row saturation infinity two_ulp strides past_the_end expanded mask empty",
-            80,
-            f"assert torch.backends.cpu.get_cpu_capability() in {names}",
+            {"ATEN_CPU_CAPABILITY": "default"},
+            f"{self.PRODUCTS} one_row saturation infinity two_ulp strides mask empty",
+            60,
+            f"assert torch.backends.cpu.get_cpu_capability() in {PLAIN_NAMES}",
         )
 
-    @parametrize(
-        "level", ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_AMX")
-    )
+    @unittest.skipIf(not WIDEST, "this processor has no kernels with AVX-512")
+    def test_avx2_kernels(self):
+        self.run_restricted(
+            {"ATEN_CPU_CAPABILITY": "avx2"},
+            f"{self.PRODUCTS} one_row saturation infinity two_ulp strides mask empty",
+            60,
+            "assert torch.backends.cpu.get_cpu_capability() == 'AVX2'",
+        )
+
+    @unittest.skipIf(not WIDEST, "oneDNN has no other products on this processor")
+    @parametrize("level", ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16"))
     def test_lesser_instructions_of_onednn(self, level):
         """Whichever products oneDNN has: a level beyond those of the processor takes nothing away."""
         self.run_restricted({"ONEDNN_MAX_CPU_ISA": level}, self.PRODUCTS, 20)

@@ -65,8 +65,9 @@ def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
 def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
     base = bases.installed()
     state = series.state(pr)
-    # A prefix without native functions runs on the base, even where a fork is installed beside it.
-    variables = os.environ | {"TORCH_FORK": str(base.site)}
+    # A prefix without native functions runs on the base, even where a fork is installed beside it. Threads that wait
+    # must not spin: two processes share the cores.
+    variables = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"TORCH_FORK": str(base.site)}
     python = str(base.python)
     pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
     commands: list[tuple[str, list[str], Path]] = []
@@ -84,7 +85,7 @@ def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
             commands.append((f"the program in {path}", [python, "-c", program], here))
     if NATIVE_FUNCTIONS in state:
         fork = Fork(series, pr, base, "auto", folder)
-        variables = environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
+        variables |= environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
         for name in series.operators(pr) if series.operator_tests else []:
             command = f"{series.operator_tests} -k {name}"
             commands.append((command, [*pytest, *command.split()], tests_folder(series)))

@@ -10,7 +10,6 @@
 #include <ATen/native/cpu/AttnKernel.h>
 #include <ATen/native/cpu/AttnTile.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/util/FunctionRef.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
@@ -24,14 +23,22 @@ namespace at::native {
 namespace {
 
 using namespace attn_tile;
-using vec::VectorizedN;
 
 // A tile of sums stays in the first cache, a block of attn in the second.
 constexpr int64_t kTileRows = 32, kColumns = 256;
 constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
 
-// Less work than this (FLOP) is not worth another thread.
+// Less work than this (FLOP) is not worth another thread, nor are copies of
+// fewer numbers.
 constexpr double kThreadWork = 2e6;
+constexpr int64_t kCopied = 1 << 15;
+
+// What a number of attn costs beside the products, in columns of D + E: tanh
+// forward, 1 - attn^2 backward.
+constexpr int64_t kTanhColumns = 16, kSlopeColumns = 4;
+
+// Numbers of one array of sums that the second cache holds beside others.
+constexpr int64_t kCachedSums = 1 << 18;
 
 // Rows and columns of attn from (i, j).
 struct Block {
@@ -52,9 +59,9 @@ int64_t columns_of(const Tensor& t) {
   return t.defined() ? t.size(1) : 0;
 }
 
-// Where rows of E lie in scratch, and how far apart.
+// Where an array of rows begins in scratch, and how far apart they lie.
 template <typename E>
-struct Array {
+struct Rows {
   int64_t begin, row;
 };
 
@@ -63,13 +70,13 @@ struct Array {
 class Scratch {
  public:
   template <typename E>
-  Array<E> reserve(int64_t rows, int64_t row) {
-    const Array<E> result{bytes_, row};
+  Rows<E> reserve(int64_t rows, int64_t row) {
+    const Rows<E> result{bytes_, row};
     bytes_ += round_up<int64_t>(rows * row * sizeof(E), 64);
     return result;
   }
   // What is reserved from now on, each thread has.
-  void share() {
+  void begin_threads() {
     shared_ = bytes_;
   }
   void allocate(int64_t threads) {
@@ -77,25 +84,18 @@ class Scratch {
     memory_ = c10::GetCPUAllocator()->allocate(bytes);
   }
   template <typename E>
-  Matrix<E> operator[](const Array<E>& array) const {
-    char* data = static_cast<char*>(memory_.get()) + array.begin;
-    if (array.begin >= shared_) {
+  Matrix<E> operator[](const Rows<E>& rows) const {
+    char* data = static_cast<char*>(memory_.get()) + rows.begin;
+    if (rows.begin >= shared_) {
       data += at::get_thread_num() * (bytes_ - shared_);
     }
-    return {reinterpret_cast<E*>(data), array.row};
+    return {reinterpret_cast<E*>(data), rows.row};
   }
 
  private:
   int64_t bytes_ = 0, shared_ = 0;
   at::DataPtr memory_;
 };
-
-// The same numbers in another type.
-template <typename To, typename From, int n>
-auto converted(const VectorizedN<From, n>& x) {
-  constexpr int count = n * Vectorized<From>::size() / Vectorized<To>::size();
-  return vec::convert<To, count, From, n>(x);
-}
 
 // to (n) <- from (n), in another type
 template <typename From, typename To>
@@ -107,40 +107,6 @@ void convert(const From* from, To* to, int64_t n) {
     }
   }
   vec::convert(from, to, n);
-}
-
-// Terms of a sum, with the zero that makes a whole pair.
-template <typename E>
-int64_t even(int64_t size) {
-  return round_up<int64_t>(size, kGroup<E>);
-}
-
-template <typename E>
-void fill_pair(E* row, int64_t size) {
-  std::fill(row + size, row + even<E>(size), E(0));
-}
-
-// Columns of a product in scratch, where blocks have room for some more: pairs
-// have no register tile that could make what whole multiples leave.
-template <typename E>
-int64_t with_room(int64_t columns) {
-  return kGroup<E> == 2 ? round_up(columns, kWhole) : columns;
-}
-
-// to <- the numbers of two rows in turns
-template <typename E>
-void store_pairs(
-    const VectorizedN<E, 1>& x,
-    const VectorizedN<E, 1>& y,
-    E* to) {
-  const auto low = converted<float>(x), high = converted<float>(y);
-  for (int i = 0; i < 2; i++) {
-    // Widened, a number is the upper half of its float.
-    const Vectorized<int32_t> half(0xffff), shift(16);
-    const auto lower = (vec::cast<int32_t>(low[i]) >> shift) & half;
-    const auto pairs = lower | vec::cast<int32_t>(high[i]);
-    pairs.store(to + i * Vectorized<E>::size());
-  }
 }
 
 // to <- from transposed, as many rows as a vector has numbers. A round moves
@@ -248,121 +214,6 @@ int64_t right_row(int64_t columns) {
   return kGroup<E> * round_up<int64_t>(columns, 16);
 }
 
-// result <- scores @ wide, a block of rows at a time. The scores are made of
-// left @ right.T, zeros without left: finish(block, sums, scores) is called for
-// every tile.
-template <typename scalar_t, typename E>
-class ByRows {
-  using T = SumOf<E>;
-  static constexpr int64_t group = kGroup<E>;
-  using Finish = c10::function_ref<void(const Block&, Matrix<T>, Matrix<E>)>;
-
- public:
-  ByRows(
-      const Tensor& result,
-      const Tensor& left,
-      const Tensor& right,
-      const Tensor& wide)
-      : result_(result),
-        left_(left),
-        right_(right),
-        wide_(wide),
-        n_(wide.size(0)),
-        e_(wide.size(1)),
-        depth_(even<E>(columns_of(left))) {}
-
-  void run(Finish finish) {
-    const int64_t threads = threads_for(2. * n_ * n_ * (depth_ + e_ + 16));
-    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
-    const int64_t rows = even<E>(ceil_div(n_, blocks));
-    reserve(std::max(rows, kChunk));
-    scratch_.allocate(threads);
-    const int64_t chunks = ceil_div(n_, kChunk);
-    const int64_t least = (1 << 15) / (kChunk * (depth_ + e_) + 1) + 1;
-    const int64_t grain = std::max(ceil_div(chunks, threads), least);
-    at::parallel_for(0, chunks, grain, [&](auto begin, auto end) {
-      for (const auto chunk : c10::irange(begin, end)) {
-        load(chunk * kChunk);
-      }
-    });
-    const int64_t share = ceil_div(blocks, threads);
-    at::parallel_for(0, blocks, share, [&](auto begin, auto end) {
-      const Product<E> product;
-      for (int64_t i = begin * rows; i < std::min(end * rows, n_); i += rows) {
-        run_block(product, i, std::min(rows, n_ - i), finish);
-      }
-    });
-  }
-
- private:
-  // Rows of right and wide that are laid out at a time
-  static constexpr int64_t kChunk = 64;
-
-  void reserve(int64_t rows) {
-    const int64_t stride = stride_of(n_);
-    const int64_t copied = kInPlace<scalar_t, E> ? 0 : n_;
-    right_t_ = scratch_.reserve<E>(
-        ceil_div(n_, kColumns) * depth_ / group, stride * group);
-    wide_copy_ = scratch_.reserve<E>(ceil_div(copied, group), right_row<E>(e_));
-    scratch_.share();
-    copy_ = scratch_.reserve<E>(rows, depth_);
-    sums_ = scratch_.reserve<T>(kTileRows, stride);
-    scores_ = scratch_.reserve<E>(rows, stride);
-    block_ = scratch_.reserve<T>(rows, round_up<int64_t>(e_, 16));
-  }
-
-  // Columns j.. of the transpose of right
-  Matrix<E> right_t(int64_t j) const {
-    return scratch_[right_t_].from(
-        j / kColumns * depth_ / group, j % kColumns * group);
-  }
-
-  void load(int64_t i) {
-    const int64_t rows = std::min(kChunk, n_ - i);
-    if (depth_ > 0) {
-      const auto from = left_factor<scalar_t>(right_, i, rows, scratch_[copy_]);
-      transpose<E>(from, rows, depth_ / group, right_t(i));
-    }
-    right_factor<scalar_t>(
-        wide_, i, rows, scratch_[wide_copy_].from(i / group));
-  }
-
-  void
-  run_block(const Product<E>& product, int64_t i, int64_t rows, Finish finish) {
-    const Matrix<T> sums = scratch_[sums_], block = scratch_[block_];
-    const Matrix<E> scores = scratch_[scores_];
-    Matrix<const E> left{};
-    if (depth_ > 0) {
-      left = left_factor<scalar_t>(left_, i, rows, scratch_[copy_]);
-    }
-    for (int64_t j = 0; j < n_; j += kColumns) {
-      const int64_t columns = std::min(kColumns, n_ - j);
-      const int64_t room = with_room<E>(columns);
-      for (int64_t r = 0; r < rows; r += kTileRows) {
-        const Block tile{i + r, j, std::min(kTileRows, rows - r), columns};
-        product(
-            {tile.rows, room, depth_, left.from(r), right_t(j), sums, false});
-        finish(tile, sums, scores.from(r));
-      }
-      Matrix<const E> wide = scratch_[wide_copy_].from(j / group);
-      if constexpr (kInPlace<scalar_t, E>) {
-        wide = matrix<scalar_t>(wide_).from(j);
-      }
-      product({rows, e_, even<E>(columns), scores, wide, block, j > 0});
-    }
-    scalar_t* to = result_.mutable_data_ptr<scalar_t>() + i * e_;
-    for (const auto r : c10::irange(rows)) {
-      convert(block[r], to + r * e_, e_);
-    }
-  }
-
-  const Tensor &result_, &left_, &right_, &wide_;
-  int64_t n_, e_, depth_;
-  Scratch scratch_;
-  Array<E> right_t_{}, wide_copy_{}, copy_{}, scores_{};
-  Array<T> sums_{}, block_{};
-};
-
 // attn (n) <- tanh(scores); left <- attn. Writes whole vectors of left.
 template <typename scalar_t, typename E>
 void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
@@ -384,22 +235,122 @@ void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
   fill_pair(left, n);
 }
 
-// attn <- tanh(q @ k.T), output <- attn @ v
+// attn <- tanh(q @ k.T), output <- attn @ v, a block of rows at a time.
 template <typename scalar_t, typename E>
-void attn_forward(
-    const Tensor& output,
-    const Tensor& attn,
-    const Tensor& q,
-    const Tensor& k,
-    const Tensor& v) {
-  const Matrix<scalar_t> to{attn.mutable_data_ptr<scalar_t>(), attn.size(1)};
-  ByRows<scalar_t, E>(output, q, k, v)
-      .run([&](const Block& at, auto sums, Matrix<E> scores) {
-        for (const auto r : c10::irange(at.rows)) {
-          tanh_row(sums[r], to[at.i + r] + at.j, scores[r], at.columns);
+class Forward {
+  using T = SumOf<E>;
+  static constexpr int64_t group = kGroup<E>;
+
+ public:
+  Forward(
+      const Tensor& output,
+      const Tensor& attn,
+      const Tensor& q,
+      const Tensor& k,
+      const Tensor& v)
+      : q_(q),
+        k_(k),
+        v_(v),
+        output_{output.mutable_data_ptr<scalar_t>(), v.size(1)},
+        attn_{attn.mutable_data_ptr<scalar_t>(), q.size(0)},
+        n_(q.size(0)),
+        e_(v.size(1)),
+        depth_(even<E>(q.size(1))) {}
+
+  void run() {
+    const int64_t threads =
+        threads_for(2. * n_ * n_ * (depth_ + e_ + kTanhColumns));
+    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
+    const int64_t rows = even<E>(ceil_div(n_, blocks));
+    reserve(std::max(rows, kLoadRows));
+    scratch_.allocate(threads);
+    const int64_t loads = ceil_div(n_, kLoadRows);
+    const int64_t least = kCopied / (kLoadRows * (depth_ + e_) + 1) + 1;
+    const int64_t grain = std::max(ceil_div(loads, threads), least);
+    at::parallel_for(0, loads, grain, [&](auto begin, auto end) {
+      for (const auto i : c10::irange(begin, end)) {
+        load(i * kLoadRows);
+      }
+    });
+    const int64_t share = ceil_div(blocks, threads);
+    at::parallel_for(0, blocks, share, [&](auto begin, auto end) {
+      const Product<E> product;
+      for (int64_t i = begin * rows; i < std::min(end * rows, n_); i += rows) {
+        run_block(product, i, std::min(rows, n_ - i));
+      }
+    });
+  }
+
+ private:
+  // Rows of k and v that are laid out at a time
+  static constexpr int64_t kLoadRows = 64;
+
+  void reserve(int64_t rows) {
+    const int64_t stride = stride_of(n_);
+    const int64_t copied = kInPlace<scalar_t, E> ? 0 : n_;
+    k_t_ = scratch_.reserve<E>(
+        ceil_div(n_, kColumns) * depth_ / group, stride * group);
+    v_copy_ = scratch_.reserve<E>(ceil_div(copied, group), right_row<E>(e_));
+    scratch_.begin_threads();
+    copy_ = scratch_.reserve<E>(rows, depth_);
+    scores_ = scratch_.reserve<T>(kTileRows, stride);
+    left_ = scratch_.reserve<E>(rows, stride);
+    sums_ = scratch_.reserve<T>(rows, round_up<int64_t>(e_, 16));
+  }
+
+  // Columns j.. of k.T
+  Matrix<E> k_t(int64_t j) const {
+    return scratch_[k_t_].from(
+        j / kColumns * depth_ / group, j % kColumns * group);
+  }
+
+  void load(int64_t i) {
+    const int64_t rows = std::min(kLoadRows, n_ - i);
+    if (depth_ > 0) {
+      const auto k = left_factor<scalar_t>(k_, i, rows, scratch_[copy_]);
+      transpose<E>(k, rows, depth_ / group, k_t(i));
+    }
+    right_factor<scalar_t>(v_, i, rows, scratch_[v_copy_].from(i / group));
+  }
+
+  void run_block(const Product<E>& product, int64_t i, int64_t rows) {
+    const Matrix<T> scores = scratch_[scores_], sums = scratch_[sums_];
+    const Matrix<E> left = scratch_[left_];
+    Matrix<const E> q{};
+    if (depth_ > 0) {
+      q = left_factor<scalar_t>(q_, i, rows, scratch_[copy_]);
+    }
+    for (int64_t j = 0; j < n_; j += kColumns) {
+      const int64_t columns = std::min(kColumns, n_ - j);
+      for (int64_t r = 0; r < rows; r += kTileRows) {
+        // scores <- q @ k.T, attn <- tanh(scores)
+        const int64_t count = std::min(kTileRows, rows - r);
+        const int64_t room = with_room<E>(columns);
+        product({count, room, depth_, q.from(r), k_t(j), scores, false});
+        for (const auto x : c10::irange(count)) {
+          scalar_t* attn = attn_[i + r + x] + j;
+          tanh_row(scores[x], attn, left[r + x], columns);
         }
-      });
-}
+      }
+      // output <- output + attn @ v
+      Matrix<const E> v = scratch_[v_copy_].from(j / group);
+      if constexpr (kInPlace<scalar_t, E>) {
+        v = matrix<scalar_t>(v_).from(j);
+      }
+      product({rows, e_, even<E>(columns), left, v, sums, j > 0});
+    }
+    for (const auto r : c10::irange(rows)) {
+      convert(sums[r], output_[i + r], e_);
+    }
+  }
+
+  const Tensor &q_, &k_, &v_;
+  Matrix<scalar_t> output_, attn_;
+  int64_t n_, e_, depth_;
+  Scratch scratch_;
+  Rows<E> k_t_{}, v_copy_{}, copy_{}, left_{};
+  Rows<T> scores_{}, sums_{};
+};
 
 // sums <- sums + a tile of x
 template <typename scalar_t, typename T>
@@ -476,44 +427,42 @@ void prefetch(const scalar_t* row, int64_t n) {
 // Each part of the work owns some columns of attn, rows of grad_k and grad_v,
 // whose transposes it sums, and has its own sums of grad_q.
 template <typename scalar_t, typename E>
-class ByColumns {
+class Backward {
   using T = SumOf<E>;
   static constexpr int64_t group = kGroup<E>;
   static constexpr bool kSumInPlace = std::is_same_v<scalar_t, T>;
 
-  // The transpose of grad is left, the transpose of from, @ right.
-  struct Side {
-    const Tensor &grad, &from;
-    Array<E> left{}, right{};
-    Array<T> sums{};
+  // grad_k or grad_v: its transpose is the transpose of `input`, q or
+  // grad_output, times `right`, the gradient of the scores or attn.
+  struct ColumnGradient {
+    const Tensor &grad, &input;
+    Rows<E> input_t{}, right{};
+    Rows<T> sums{};
   };
 
  public:
-  ByColumns(const AttnGradients& grads, const AttnBackward& x)
+  Backward(const AttnGradients& grads, const AttnBackward& x)
       : grads_(grads),
         x_(x),
-        k_{grads.grad_k, x.q},
-        v_{grads.grad_v, x.grad_output},
+        grad_k_{grads.grad_k, x.q},
+        grad_v_{grads.grad_v, x.grad_output},
         attn_(matrix<scalar_t>(x.attn)),
         n_(x.attn.size(0)),
         d_(std::max(columns_of(grads.grad_q), columns_of(grads.grad_k))),
         e_(columns_of(x.grad_output)),
         depth_(d_ > 0 ? even<E>(e_) : 0),
         rows_(std::min(even<E>(n_), kBackwardRows)) {
-    parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + 4));
-    most_ =
-        std::max<int64_t>({2, n_ / (4 * d_ + 1), (1 << 18) / (n_ * d_ + 1)});
-  }
-
-  // Whether so many threads would need too much memory for sums of grad_q.
-  bool crowded() const {
-    return grads_.grad_q.defined() && 4 * parts_ > 5 * most_;
+    parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + kSlopeColumns));
+    if (grads_.grad_q.defined()) {
+      // Sums of grad_q take no more memory than attn does, or than the cache
+      // has; two threads always work.
+      const int64_t size = n_ * d_ + 1;
+      parts_ = std::min(
+          parts_, std::max<int64_t>({2, n_ * n_ / size, kCachedSums / size}));
+    }
   }
 
   void run() {
-    if (grads_.grad_q.defined()) {
-      parts_ = std::min(parts_, most_);
-    }
     share_ = round_up<int64_t>(ceil_div(n_, parts_), 16);
     parts_ = ceil_div(n_, share_);
     reserve();
@@ -521,8 +470,8 @@ class ByColumns {
     const int64_t grain = ceil_div(blocks, parts_);
     at::parallel_for(0, blocks, grain, [&](auto begin, auto end) {
       for (const auto block : c10::irange(begin, end)) {
-        load(k_, block);
-        load(v_, block);
+        load(grad_k_, block);
+        load(grad_v_, block);
       }
     });
     at::parallel_for(0, parts_, 1, [&](auto begin, auto end) {
@@ -542,36 +491,38 @@ class ByColumns {
  private:
   void reserve() {
     const int64_t blocks = ceil_div(n_, rows_), stride = stride_of(share_);
-    k_.left = scratch_.reserve<E>(blocks * columns_of(k_.grad), rows_);
-    v_.left = scratch_.reserve<E>(blocks * columns_of(v_.grad), rows_);
+    grad_k_.input_t =
+        scratch_.reserve<E>(blocks * columns_of(grads_.grad_k), rows_);
+    grad_v_.input_t =
+        scratch_.reserve<E>(blocks * columns_of(grads_.grad_v), rows_);
     const int64_t sums = grads_.grad_q.defined() ? parts_ - kSumInPlace : 0;
     grad_q_ = scratch_.reserve<T>(sums * n_, round_up<int64_t>(d_, 16));
-    scratch_.share();
+    scratch_.begin_threads();
     // Rows of an input that are not used where they lie
     const int64_t copied = kInPlace<scalar_t, E> ? 0 : std::max(rows_, stride);
     copy_ = scratch_.reserve<E>(copied, right_row<E>(std::max(d_, e_)));
     k_right_ = scratch_.reserve<E>(copied / group, right_row<E>(d_));
     v_t_ = scratch_.reserve<E>(depth_ / group, stride * group);
     sums_ = scratch_.reserve<T>(kTileRows, stride);
-    scores_ = k_.right = scratch_.reserve<E>(rows_, stride);
+    scores_ = grad_k_.right = scratch_.reserve<E>(rows_, stride);
     if (group == 2) {
-      k_.right = scratch_.reserve<E>(rows_ / group, stride * group);
+      grad_k_.right = scratch_.reserve<E>(rows_ / group, stride * group);
     }
-    const int64_t attn_rows = v_.grad.defined() ? rows_ / group : 0;
-    v_.right = scratch_.reserve<E>(attn_rows, stride * group);
-    k_.sums = scratch_.reserve<T>(columns_of(k_.grad), stride);
-    v_.sums = scratch_.reserve<T>(columns_of(v_.grad), stride);
+    const int64_t attn_rows = grads_.grad_v.defined() ? rows_ / group : 0;
+    grad_v_.right = scratch_.reserve<E>(attn_rows, stride * group);
+    grad_k_.sums = scratch_.reserve<T>(columns_of(grads_.grad_k), stride);
+    grad_v_.sums = scratch_.reserve<T>(columns_of(grads_.grad_v), stride);
     scratch_.allocate(parts_);
   }
 
   // Lays out a block of rows, which every part reads.
-  void load(const Side& side, int64_t block) {
+  void load(const ColumnGradient& side, int64_t block) {
     if (side.grad.defined()) {
       const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
-      const int64_t size = side.from.size(1);
+      const int64_t size = side.input.size(1);
       const auto from =
-          right_factor<scalar_t>(side.from, i, rows, scratch_[copy_]);
-      const auto to = scratch_[side.left].from(block * size);
+          right_factor<scalar_t>(side.input, i, rows, scratch_[copy_]);
+      const auto to = scratch_[side.input_t].from(block * size);
       transpose<E>(from, ceil_div(rows, group), size, to);
     }
   }
@@ -599,11 +550,11 @@ class ByColumns {
         const int64_t depth = even<E>(columns);
         product({at.rows, d_, depth, scratch_[scores_], k, to, add});
       }
-      add_columns(product, k_, at);
-      add_columns(product, v_, at);
+      add_columns(product, grad_k_, at);
+      add_columns(product, grad_v_, at);
     }
-    store_columns(k_, j, columns);
-    store_columns(v_, j, columns);
+    store_columns(grad_k_, j, columns);
+    store_columns(grad_v_, j, columns);
   }
 
   // The factors that a block of attn gives: the gradient of the scores and
@@ -612,8 +563,8 @@ class ByColumns {
     const bool wanted = grads_.grad_q.defined() || grads_.grad_k.defined();
     const Matrix<T> sums = scratch_[sums_];
     const Matrix<E> scores = scratch_[scores_];
-    const Matrix<E> scores_right = scratch_[k_.right];
-    const Matrix<E> attn_right = scratch_[v_.right];
+    const Matrix<E> scores_right = scratch_[grad_k_.right];
+    const Matrix<E> attn_right = scratch_[grad_v_.right];
     Matrix<const E> output{};
     if (depth_ > 0) {
       output =
@@ -644,18 +595,20 @@ class ByColumns {
             attn_.from(at.i + y, at.j),
             scores.from(y),
             wanted ? scores_right[y / group] : nullptr,
-            v_.grad.defined() ? attn_right[y / group] : nullptr);
+            grads_.grad_v.defined() ? attn_right[y / group] : nullptr);
       }
     }
   }
 
   // The transpose of grad's sums <- itself + left @ right
-  void
-  add_columns(const Product<E>& product, const Side& side, const Block& at) {
+  void add_columns(
+      const Product<E>& product,
+      const ColumnGradient& side,
+      const Block& at) {
     if (side.grad.defined()) {
       const int64_t size = side.grad.size(1), room = with_room<E>(at.columns);
       const Matrix<const E> left =
-          scratch_[side.left].from(at.i / rows_ * size);
+          scratch_[side.input_t].from(at.i / rows_ * size);
       const Matrix<E> right = scratch_[side.right];
       const Matrix<T> sums = scratch_[side.sums];
       product({size, room, even<E>(at.rows), left, right, sums, at.i > 0});
@@ -663,21 +616,23 @@ class ByColumns {
   }
 
   // Rows j.. of grad <- sums transposed
-  void store_columns(const Side& side, int64_t j, int64_t columns) {
+  void store_columns(const ColumnGradient& side, int64_t j, int64_t columns) {
     if (!side.grad.defined()) {
       return;
     }
     const int64_t size = side.grad.size(1);
     scalar_t* to = side.grad.template mutable_data_ptr<scalar_t>() + j * size;
-    std::array<T, 16 * 32> part;
-    for (int64_t c = 0; c < columns; c += 16) {
-      for (int64_t x = 0; x < size; x += 32) {
-        const int64_t count = std::min<int64_t>(16, columns - c);
-        const int64_t width = std::min<int64_t>(32, size - x);
+    // A piece has whole vectors of all types and fits in the first cache.
+    constexpr int64_t height = 16, width = 32;
+    std::array<T, height * width> piece;
+    for (int64_t c = 0; c < columns; c += height) {
+      for (int64_t x = 0; x < size; x += width) {
+        const int64_t rows = std::min(height, columns - c);
+        const int64_t count = std::min(width, size - x);
         const Matrix<const T> from = scratch_[side.sums].from(x, c);
-        transpose<T>(from, width, count, {part.data(), 32});
-        for (const auto r : c10::irange(count)) {
-          convert(&part[r * 32], to + (c + r) * size + x, width);
+        transpose<T>(from, count, rows, {piece.data(), width});
+        for (const auto r : c10::irange(rows)) {
+          convert(&piece[r * width], to + (c + r) * size + x, count);
         }
       }
     }
@@ -695,7 +650,7 @@ class ByColumns {
 
   void sum_grad_q() {
     const Matrix<T> sums = grad_q_sums(0);
-    const int64_t grain = (1 << 15) / (parts_ * d_ + 1) + 1;
+    const int64_t grain = kCopied / (parts_ * d_ + 1) + 1;
     at::parallel_for(0, n_, grain, [&](auto begin, auto end) {
       for (const auto part : c10::irange(int64_t(1), parts_)) {
         const Matrix<T> others = grad_q_sums(part);
@@ -716,48 +671,15 @@ class ByColumns {
 
   const AttnGradients& grads_;
   const AttnBackward& x_;
-  Side k_, v_;
+  ColumnGradient grad_k_, grad_v_;
   Matrix<const scalar_t> attn_;
   int64_t n_, d_, e_, depth_, rows_;
-  // Parts of the work, the most that memory allows, and the columns of each
-  int64_t parts_ = 0, most_ = 0, share_ = 0;
+  // Parts of the work, and the columns of each
+  int64_t parts_ = 0, share_ = 0;
   Scratch scratch_;
-  Array<T> grad_q_{}, sums_{};
-  Array<E> copy_{}, k_right_{}, v_t_{}, scores_{};
+  Rows<T> grad_q_{}, sums_{};
+  Rows<E> copy_{}, k_right_{}, v_t_{}, scores_{};
 };
-
-// grad_q alone, of which each thread owns rows.
-template <typename scalar_t, typename E>
-void attn_backward_q(const AttnGradients& grads, const AttnBackward& x) {
-  const auto attn = matrix<scalar_t>(x.attn);
-  ByRows<scalar_t, E>(grads.grad_q, x.grad_output, x.v, x.k)
-      .run([&](const Block& at, Matrix<SumOf<E>> sums, Matrix<E> scores) {
-        if (x.grad_attn.defined()) {
-          add_tile<scalar_t>(x.grad_attn, at, sums);
-        }
-        for (const auto r : c10::irange(at.rows)) {
-          const auto row = attn.from(at.i + r, at.j);
-          E* none = nullptr;
-          grad_rows<scalar_t, E>(
-              1, at.columns, sums.from(r), row, scores.from(r), none, none);
-        }
-      });
-}
-
-template <typename scalar_t, typename E>
-void attn_backward(const AttnGradients& grads, const AttnBackward& x) {
-  ByColumns<scalar_t, E> all(grads, x);
-  if (!all.crowded()) {
-    return all.run();
-  }
-  // A pass of its own for grad_q costs a fifth product but keeps every thread
-  // busy.
-  attn_backward_q<scalar_t, E>(grads, x);
-  const AttnGradients others{Tensor(), grads.grad_k, grads.grad_v};
-  if (others.grad_k.defined() || others.grad_v.defined()) {
-    ByColumns<scalar_t, E>(others, x).run();
-  }
-}
 
 // Calls f with a number of the inputs' type and one of the type that products
 // read.
@@ -767,11 +689,12 @@ void dispatch(const Tensor& t, const F& f) {
       kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
         // Few rows are not worth what it takes to set AMX up.
         const bool many = t.size(0) > 8;
-        if (std::is_same_v<scalar_t, BFloat16> && many && has_pair_products()) {
-          f(BFloat16(), BFloat16());
-        } else {
-          f(scalar_t(), at::opmath_type<scalar_t>());
+        if constexpr (kHasPairs && std::is_same_v<scalar_t, BFloat16>) {
+          if (many && has_pair_products()) {
+            return f(BFloat16(), BFloat16());
+          }
         }
+        f(scalar_t(), at::opmath_type<scalar_t>());
       });
 }
 
@@ -782,13 +705,13 @@ void attn_kernel(
     const Tensor& k,
     const Tensor& v) {
   dispatch(q, [&](auto number, auto element) {
-    attn_forward<decltype(number), decltype(element)>(output, attn, q, k, v);
+    Forward<decltype(number), decltype(element)>(output, attn, q, k, v).run();
   });
 }
 
 void attn_backward_kernel(const AttnGradients& grads, const AttnBackward& x) {
   dispatch(x.attn, [&](auto number, auto element) {
-    attn_backward<decltype(number), decltype(element)>(grads, x);
+    Backward<decltype(number), decltype(element)>(grads, x).run();
   });
 }
 
