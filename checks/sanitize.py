@@ -21,7 +21,7 @@ KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
     "a row of output with one element more, which for the last row lies after the end",
     KERNEL,
-    where="convert(block[r], to + r * e_, e_)",
+    where="convert(sums[r], output_[i + r], e_)",
     old=", e_)",
     new=", e_ + 1)",
     test="checks/sanitize.py::test_a_planted_overflow_is_found",
