@@ -8,6 +8,7 @@ from pytest import MonkeyPatch, fixture, mark
 
 from checks.upstream import FILES
 from fork.cli import main
+from fork.message import messages
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git
 
@@ -41,8 +42,9 @@ def test_the_commits(tree: Path) -> None:
 
 
 def test_a_commit_has_its_description_as_message(tree: Path) -> None:
-    for commit, pr in zip(git(tree, "rev-list", "--reverse", "main..stack").split(), SERIES.prs, strict=True):
-        assert git(tree, "show", "-s", "--format=%B", commit).strip() == SERIES.description(pr).strip()
+    said = [str(message) for pr in SERIES.prs for message in messages(SERIES, pr)]
+    for commit, text in zip(git(tree, "rev-list", "--reverse", "main..stack").split(), said, strict=True):
+        assert git(tree, "show", "-s", "--format=%B", commit).strip() == text.strip()
 
 
 def test_nothing_of_upstream_is_lost_or_moved(tree: Path) -> None:
@@ -187,7 +189,7 @@ def test_the_export_gives_the_same_trees(tree: Path, tmp_path: Path, monkeypatch
     git(tree, "switch", "--quiet", "--detach", "main")
     assert main(["export", str(tree), str(tmp_path)]) == 0
     patches = sorted(str(file) for file in tmp_path.glob("*.patch"))
-    assert len(patches) == len(SERIES.prs)
+    assert len(patches) == len(SERIES.commits)
     git(tree, "am", "--quiet", *patches)
     for back in range(len(patches)):
         assert git(tree, "diff", f"stack~{back}", f"HEAD~{back}") == ""

@@ -36,7 +36,7 @@ assert "libomp" not in open("/proc/self/maps").read()
 def test_a_fork_compiled_by_clang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "clang++")
     series = Series.load(ROOT)
-    site = build(Fork(series, series.prs[-1], bases.installed(), "off", ROOT / "build/clang"))
+    site = build(Fork(series, series.find(), bases.installed(), "off", ROOT / "build/clang"))
     variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
     for words in (["-c", THREADS], ["-m", "pytest", "-q", "test/test_attn_kernels.py", "-k", TESTS]):
         done = subprocess.run([sys.executable, *words], env=variables, cwd=ROOT, capture_output=True, text=True)

@@ -21,7 +21,7 @@ LIMIT = 240
 @pytest.fixture(scope="module")
 def site() -> Path:
     series = Series.load(ROOT)
-    return build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    return build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
 
 
 def run(site: Path, *words: str | Path) -> None:

@@ -91,7 +91,7 @@ def built() -> Binary | str:
         return why
     series = Series.load(ROOT)
     folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
-    site = build(Fork(series, series.prs[-1], base, "on", folder)).resolve()
+    site = build(Fork(series, series.find(), base, "on", folder)).resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
     return Binary(site, site / "torch/lib/libtorch_fork_cuda.so", architectures)
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def site() -> Path:
     series = Series.load(ROOT)
-    return build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    return build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
 
 
 def run(site: Path, *words: str | Path) -> str:

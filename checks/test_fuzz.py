@@ -28,7 +28,7 @@ SECONDS = 20
 @pytest.mark.parametrize("capability", ["default", "avx2", "native"])
 def test_nothing_is_wrong(capability: str) -> None:
     series = Series.load(ROOT)
-    site = build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
     # Threads that wait without work must not take the processor from those that have some.
     variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
     if capability != "native":

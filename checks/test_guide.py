@@ -38,15 +38,15 @@ def test_the_guides_table_is_made_of_the_map() -> None:
 
 def test_this_stack_has_every_row_of_the_map() -> None:
     series = Series.load(ROOT)
-    for pr in series.prs:
-        for operator in series.operators(pr):
-            assert [entry.row.row for entry in map.entries(series, pr, operator) if not entry.found] == []
+    for commit in series.commits:
+        for operator in series.operators(commit):
+            assert [entry.row.row for entry in map.entries(series, commit, operator) if not entry.found] == []
 
 
 def test_a_row_is_found_by_its_operator_alone() -> None:
     """Another operator in the same files, or an empty stack, does not have it."""
     series = Series.load(ROOT)
-    state = series.state(series.prs[-1])
+    state = series.state(series.find())
     for row in map.rows():
         assert map.found(row, {}, "attn") is None
         if all("{op}" in pattern for pattern in row.find.values()):

@@ -52,16 +52,17 @@ def test_the_commits_are_the_same(tree: Path) -> None:
 
 
 def test_the_prs_are_the_same(imported: Series) -> None:
-    for one, other in zip(SERIES.prs, imported.prs, strict=True):
+    for one, other in zip(SERIES.outline(), imported.outline(), strict=True):
         assert (one.name, one.title, SERIES.description(one)) == (other.name, other.title, imported.description(other))
-        anchors = SERIES.anchors
+    anchors = SERIES.anchors
+    for one, other in zip(SERIES.commits, imported.commits, strict=True):
         there = {base_path(path, anchors[path], UPSTREAM.get) if path in anchors else path for path in one.introduces}
         assert there == set(other.introduces)
 
 
 def test_files_of_its_own_are_the_same_bytes(imported: Series) -> None:
-    for pr in SERIES.prs:
-        ours, theirs = SERIES.state(pr), imported.state(pr.name)
+    for commit in SERIES.commits:
+        ours, theirs = SERIES.state(commit), imported.state(commit.name)
         for path in ours.keys() - SERIES.anchors.keys():
             assert ours[path].read_bytes() == theirs[path].read_bytes(), path
 
@@ -74,8 +75,8 @@ def test_anchors_mean_the_same(imported: Series, path: str) -> None:
     assert not any(place.relation == "replaces" for places in theirs.places.values() for place in places)
     if here != path:
         return  # of an older release, where the fragment's markup is another
-    for pr in SERIES.prs:
-        one, other = SERIES.state(pr).get(path), imported.state(pr.name).get(here)
+    for commit in SERIES.commits:
+        one, other = SERIES.state(commit).get(path), imported.state(commit.name).get(here)
         assert (one is None) == (other is None)
         if one is None or other is None:
             continue

@@ -25,7 +25,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     source = ROOT / "checks/memory/guard.c"
     subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", library], check=True)
     series = Series.load(ROOT)
-    site = build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
     return environment(site, Path(sys.executable)) | {"LD_PRELOAD": str(library), "OMP_WAIT_POLICY": "passive"}
 
 

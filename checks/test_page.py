@@ -17,7 +17,7 @@ from fork.tests.pages import CHROMIUM, faults, measured, whole
 pytestmark = pytest.mark.xdist_group("page")
 ROOT = Path(__file__).resolve().parents[1]
 SERIES = Series.load(ROOT)
-PAGES = ["", *(pr.name for pr in SERIES.prs)]
+PAGES = ["", *(one.name for one in SERIES.outline())]
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +48,18 @@ def formulas(text: str) -> list[str]:
 def test_a_page_is_whole_and_its_mathematics_is_there(page: Callable[[str], Path], name: str) -> None:
     text = page(name).read_text()
     found = whole(text)
-    shown = [pr for pr in SERIES.prs if name in ("", pr.name)]
-    documents = [SERIES.state(pr)[path].read_text() for pr in shown for path in pr.introduces if is_document(path)]
-    documents += map(SERIES.description, SERIES.prs)
+    shown = [commit for commit in SERIES.commits if not name or name in (commit.name, commit.name.partition(".")[0])]
+    documents = [SERIES.state(one)[path].read_text() for one in shown for path in one.introduces if is_document(path)]
+    documents += map(SERIES.description, SERIES.outline())
     assert found.formulas == sum(len(formulas(document)) for document in documents)
     assert "$" not in found.words and 'class="math-core-error"' not in text
 
 
 def test_the_page_of_this_stack_has_every_pr(page: Callable[[str], Path]) -> None:
     text = page("").read_text()
-    for pr in SERIES.prs:
-        assert f'<h2 id="{pr.name}">' in text
-        assert all(f"<code>{path}</code>" in text for path in pr.paths)
+    for one in SERIES.outline():
+        assert f'<h2 id="{one.name}">' in text
+    assert all(f"<code>{path}</code>" in text for commit in SERIES.commits for path in commit.paths)
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the pages with")

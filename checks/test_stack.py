@@ -14,7 +14,7 @@ from fork.commands import check, compat
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork
 from fork.errors import ForkError
-from fork.series import PullRequest, Series
+from fork.series import Commit, Series
 from fork.tests.helpers import write
 from fork.verify.prefix import Result, Run
 
@@ -24,15 +24,15 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:
     seen: list[str] = []
 
-    def prefix(series: Series, pr: PullRequest, folder: Path) -> Result:
-        seen.append(pr.name)
-        run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=pr.name != "custom-function")
-        return Result(pr.name, "2.13.0", (run,))
+    def prefix(series: Series, commit: Commit, folder: Path) -> Result:
+        seen.append(commit.name)
+        run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=commit.name != "custom-function")
+        return Result(commit.name, "2.13.0", (run,))
 
     args = Namespace(root=ROOT, pr=None, static=False, build=None)
     with raises(ForkError, match="custom-function: test/test_x.py failed"):
         check.run(args, prefix)
-    assert seen == [pr.name for pr in Series.load(ROOT).prs]
+    assert seen == [commit.name for commit in Series.load(ROOT).commits]
 
 
 def test_the_files_of_this_stack_are_sound() -> None:
@@ -58,4 +58,4 @@ def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) 
     base = bases.installed()
     other = dataclasses.replace(base, site=tmp_path)
     series = Series.load(ROOT)
-    assert len({Fork(series, series.prs[-1], b, "auto", tmp_path).home for b in (base, other)}) == 2
+    assert len({Fork(series, series.find(), b, "auto", tmp_path).home for b in (base, other)}) == 2

@@ -26,7 +26,7 @@ def shipped_state(pr: str) -> dict[str, Path]:
     return {path: file for path, file in state if path in SERIES.anchors and read(path)}
 
 
-@mark.parametrize("pr", [pr.name for pr in SERIES.prs])
+@mark.parametrize("pr", [pr.name for pr in SERIES.commits])
 def test_every_state_only_adds_and_stays_well_formed(pr: str) -> None:
     state = shipped_state(pr)
     for path, text in weave_all(state, SERIES.anchors, read).items():
@@ -43,7 +43,7 @@ def test_every_state_only_adds_and_stays_well_formed(pr: str) -> None:
         assert not re.search(r"fragment only", text)
 
 
-@mark.parametrize("pr", [pr.name for pr in SERIES.prs if shipped_state(pr.name)])
+@mark.parametrize("pr", [pr.name for pr in SERIES.commits if shipped_state(pr.name)])
 def test_a_base_that_has_the_stack_already_is_refused(pr: str) -> None:
     state = {path: file for path, file in shipped_state(pr).items() if path.endswith(".yaml")}
     texts = weave_all(state, SERIES.anchors, read)

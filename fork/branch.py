@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fork.errors import ForkError
 from fork.git import Checkout
+from fork.message import Message
 
 # Where a branch can have begun, besides the release tags.
 TRUNKS = ("main", "master", "nightly", "viable/strict", "release/*", "orig/release/*")
@@ -44,6 +45,31 @@ class State:
     @property
     def title(self) -> str:
         return self.message.partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A PR of a branch: its name, and what its commits say by the names of their states."""
+
+    name: str
+    commits: dict[str, Message]
+
+    @property
+    def first(self) -> Message:
+        return next(iter(self.commits.values()))
+
+    @property
+    def split(self) -> bool:
+        return bool(self.first.pr)
+
+    @property
+    def description(self) -> str:
+        """Empty where none of several commits gives one."""
+        return self.first.whole if self.split else self.first.description
+
+    @property
+    def title(self) -> str:
+        return (self.description or self.first.description).partition("\n")[0]
 
 
 def start(checkout: Checkout, since: str | None) -> Start:
@@ -171,17 +197,40 @@ def _refuse_unfinished(checkout: Checkout) -> None:
         raise ForkError(f"{checkout.path} has conflicts that are not resolved ({path}): resolve them first")
 
 
-def names(found: list[State]) -> list[str]:
-    """A name for each PR: the one that its description gives it, else its title in small letters."""
-    given: list[str] = []
+def pull_requests(found: Sequence[State]) -> list[Pull]:
+    """The PRs of a branch: one for each commit, or for commits in a row whose messages name the same one."""
+    prs: list[Pull] = []
     for state in found:
-        own = re.search(r"^\* \*\*([\w.-]+)\*\* \(this PR\)$", state.message, re.MULTILINE)
-        words = re.sub(r"[^a-z0-9]+", "-", state.title.lower()).strip("-")
-        name = own[1] if own else "uncommitted" if not state.commit else words[:40].strip("-") or "pr"
-        while name in given:
-            name = f"{name}-{len(given) + 1}"
-        given.append(name)
-    return given
+        said = Message.of(state.message)
+        name = said.pr or _name(state)
+        if said.pr and prs and prs[-1].split and prs[-1].name == name:
+            # What only a PR's first commit can say is part of the description of any other.
+            own = replace(said, description="\n".join(filter(None, (said.description, said.whole))), whole="")
+            prs[-1].commits[_unlike(f"{name}.{said.commit}", prs[-1].commits)] = own
+        elif not said.pr:
+            name = _unlike(name, [pr.name for pr in prs])
+            prs.append(Pull(name, {name: said}))
+        elif name in [pr.name for pr in prs]:
+            raise ForkError(
+                f"the commits of PR {name} do not follow one another (see {said.title!r}): "
+                "reorder them by `git rebase -i`, or change the line `Part-of` of their messages"
+            )
+        else:
+            prs.append(Pull(name, {f"{name}.{said.commit}": said}))
+    return prs
+
+
+def _name(state: State) -> str:
+    """The name that its description gives a PR, else its title in small letters."""
+    own = re.search(r"^\* \*\*(\w[\w-]*)\*\* \(this PR\)$", state.message, re.MULTILINE)
+    words = re.sub(r"[^a-z0-9]+", "-", state.title.lower()).strip("-")
+    return own[1] if own else "uncommitted" if not state.commit else words[:40].strip("-") or "pr"
+
+
+def _unlike(name: str, given: Collection[str]) -> str:
+    while name in given:
+        name = f"{name}-{len(given) + 1}"
+    return name
 
 
 def summary(found: list[State], own: str, begun: Start) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fork.branch import Start, State, names
+from fork.branch import Pull, Start, State, pull_requests
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
 from fork.git import Checkout
@@ -37,7 +37,8 @@ def stack_files(
     checkout: Checkout, begun: Start, found: Sequence[State], memory: Memory, settings: Mapping[str, str | bool]
 ) -> Writing:
     """The folder's content for these states; `memory` keeps what was found for the same file before."""
-    titles = names(list(found))
+    prs = pull_requests(found)
+    titles = [name for pr in prs for name in pr.commits]
     writing = Writing(introduces=[[] for _ in found])
     paths = sorted({path for state in found for path in (*state.texts, *state.strange)})
     used: Memory = {}
@@ -60,9 +61,12 @@ def stack_files(
         _place(writing, path, contents, titles)
     memory.clear()
     memory.update(used)
-    for state, name in zip(found, titles):
-        writing.files[f"stack/{name}/PR.md"] = state.message
-    writing.files["stack/series.yaml"] = HEADER + _series(writing, found, titles, settings)
+    for pr in prs:
+        if pr.split:
+            writing.files |= {f"stack/{name}/COMMIT.md": said.description for name, said in pr.commits.items()}
+        if pr.description:
+            writing.files[f"stack/{pr.name}/PR.md"] = pr.description
+    writing.files["stack/series.yaml"] = HEADER + _series(writing, prs, settings)
     return writing
 
 
@@ -149,12 +153,16 @@ def _remembered(
     return fragments, Anchor.of(places)
 
 
-def _series(writing: Writing, found: Sequence[State], titles: Sequence[str], settings: Mapping[str, str | bool]) -> str:
-    prs = [
-        {"name": name, "title": state.title, "introduces": paths}
-        for name, state, paths in zip(titles, found, writing.introduces)
-    ]
-    data: dict[str, object] = {**settings, "prs": prs}
+def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | bool]) -> str:
+    introduces = iter(writing.introduces)
+    entries: list[dict[str, object]] = []
+    for pr in prs:
+        commits: list[dict[str, object]] = [
+            {"name": name.rpartition(".")[2], "title": said.title, "introduces": next(introduces)}
+            for name, said in pr.commits.items()
+        ]
+        entries += [{"name": pr.name, "title": pr.title, "commits": commits}] if pr.split else commits
+    data: dict[str, object] = {**settings, "prs": entries}
     if writing.anchors:
         data["anchors"] = {path: _rules(anchor) for path, anchor in sorted(writing.anchors.items())}
     return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)

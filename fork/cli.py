@@ -22,7 +22,7 @@ COMMANDS = {
     "show": "print the stack, or one PR of it",
     "check": "check that the stack is sound: every prefix weaves, builds and passes what it ships",
     "new": "write the first stack of an operator, from its schema",
-    "apply": "commit the stack, one commit per PR, on a new branch of a PyTorch checkout",
+    "apply": "commit the stack on a new branch of a PyTorch checkout",
     "import": "write a branch of a PyTorch checkout as a stack in a folder, the inverse of apply",
     "export": "write the stack as mailbox patches against a PyTorch checkout",
     "compat": "weave, build and test the stack on every release of torch that is served",

@@ -1,4 +1,4 @@
-"""The stack as commits on a checkout, one per PR."""
+"""The stack as commits on a checkout."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from dataclasses import dataclass
 
 from fork.errors import ForkError
 from fork.git import Checkout
-from fork.series import PullRequest, Series
+from fork.message import messages
+from fork.series import Commit, Series
 from fork.weave import refuse, weave_state
 
 
 @dataclass(frozen=True)
 class Step:
-    """One PR on a checkout: the files of its state with their text, and its message."""
+    """One commit on a checkout: the files of its state with their text, and its message."""
 
-    pr: PullRequest
+    commit: Commit
     texts: Mapping[str, str]
     message: str
 
 
-def weave_steps(checkout: Checkout, series: Series, last: PullRequest) -> list[Step]:
-    """Every PR up to `last` on this checkout; one error names all anchors that do not fit."""
+def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
+    """Every commit up to `last` on this checkout; one error names all anchors that do not fit."""
     steps, problems = [], []
-    for pr in series.prs[: series.prs.index(last) + 1]:
-        state = series.state(pr)
+    said = [str(message) for pr in series.prs for message in messages(series, pr)]
+    for commit, message in zip(series.commits[: series.commits.index(last) + 1], said):
+        state = series.state(commit)
         taken = [p for p in state if p not in series.anchors and checkout.read(p) is not None]
         if taken:
             raise ForkError(f"{checkout.path} has the stack already ({taken[0]}): check out its base")
         texts, found = weave_state(state, series.anchors, checkout.read)
         problems += [problem for problem in found if problem not in problems]
-        steps.append(Step(pr, texts, series.description(pr)))
+        steps.append(Step(commit, texts, message))
     refuse(problems)
     return steps
 
 
-def lacking(checkout: Checkout, series: Series, last: PullRequest) -> list[str]:
+def lacking(checkout: Checkout, series: Series, last: Commit) -> list[str]:
     """What will not compile on this checkout, a sentence for each file that uses what the release lacks."""
     needs = [(path, *need) for path in series.state(last) for need in series.needs.get(path, {}).items()]
     return [

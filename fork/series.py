@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,6 +16,9 @@ from fork.errors import ForkError
 
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
+KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout")
+NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
+Words = tuple[str, ...]
 RELATIONS = ("after", "before", "last", "replaces")
 
 
@@ -54,11 +58,16 @@ class Anchor:
 
 
 @dataclass(frozen=True)
-class PullRequest:
-    """One PR: `introduces` lists its new paths, `changes` those of earlier PRs that it alters."""
+class Commit:
+    """One state of the stack: `introduces` lists its new paths, `changes` those of earlier commits that it alters.
+
+    `place` is its number, such as 3, or 4.1 for the first of the commits of PR 4. The only commit of a PR has the PR's
+    name and title, and one of several a name behind the PR's, such as `explicit.cpu`.
+    """
 
     name: str
     title: str
+    place: str
     introduces: tuple[str, ...]
     changes: tuple[str, ...] = ()
 
@@ -68,13 +77,27 @@ class PullRequest:
 
 
 @dataclass(frozen=True)
+class PullRequest:
+    """One PR: its number, the commits that it consists of, in order, and `split` where series.yaml lists them."""
+
+    name: str
+    title: str
+    place: str
+    commits: tuple[Commit, ...]
+
+    @property
+    def split(self) -> bool:
+        return self.commits[0].name != self.name
+
+
+@dataclass(frozen=True)
 class Series:
     """A stack: the folder it lies in, its PRs in order, and the anchors of its fragments.
 
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
-    `tip` is what the build of the last state is called where the last PR's name may change, as a branch's does;
+    `tip` is what the build of the last state is called where the last commit's name may change, as a branch's does;
     `checkout` is where that branch is checked out. `needs` tells of a new file which name it uses that older releases
     lack, and in which file of PyTorch a release has it.
     """
@@ -98,7 +121,8 @@ class Series:
             data = yaml.load(file.read_text(), Loader=LOADER)
             if not isinstance(data, dict) or "prs" not in data:
                 raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
-            prs = tuple(map(_pull_request, data["prs"]))
+            _refuse_unknown(data, KEYS, "it")
+            prs = tuple(_pull_request(entry, str(place)) for place, entry in enumerate(data["prs"], 1))
             anchors = {path: Anchor.of(rules) for path, rules in (data.get("anchors") or {}).items()}
             if not prs:
                 raise ValueError("prs is empty: name at least one PR")
@@ -111,47 +135,74 @@ class Series:
         series._refuse_doubles(file)
         return replace(series, prs=tuple(map(series._with_changes, prs)))
 
-    def find(self, pr: str | PullRequest) -> PullRequest:
-        """The PR of a name or of a place in the list, counted from 1."""
-        if isinstance(pr, PullRequest):
-            return pr
-        for place, candidate in enumerate(self.prs, 1):
-            if pr in (candidate.name, str(place)):
-                return candidate
-        known = ", ".join(f"{n} {p.name}" for n, p in enumerate(self.prs, 1))
-        raise ForkError(f"no PR {pr!r} in {self.root / 'stack' / 'series.yaml'}: it has {known}")
+    @cached_property
+    def commits(self) -> tuple[Commit, ...]:
+        """The states of the stack, one for each commit of its PRs."""
+        return tuple(commit for pr in self.prs for commit in pr.commits)
 
-    def build_name(self, pr: PullRequest) -> str:
-        """What a build of a state is called, which the next build of it continues."""
-        return self.tip if self.tip and pr == self.prs[-1] else pr.name
+    def files(self) -> list[Path]:
+        """The files of all states, each once."""
+        return sorted({file for commit in self.commits for file in self.state(commit).values()})
+
+    def outline(self) -> Iterator[PullRequest | Commit]:
+        """The commits in order, and a PR of several before its own."""
+        for pr in self.prs:
+            if pr.split:
+                yield pr
+            yield from pr.commits
+
+    def named(self, word: str) -> PullRequest | Commit:
+        """The commit, or the PR of several, of a name (`explicit.cpu`, `explicit`) or a number (4.2, 4)."""
+        for one in self.outline():
+            if word in (one.name, one.place):
+                return one
+        known = ", ".join(f"{one.place} {one.name}" for one in self.outline())
+        raise ForkError(f"no PR {word!r} in {self.root / 'stack' / 'series.yaml'}: it has {known}")
+
+    def heading(self, one: PullRequest | Commit) -> str:
+        """What stands above a PR or a commit: its number and its name."""
+        kind = f"Commit {one.place}" if "." in one.place else f"PR {one.place} of {len(self.prs)}"
+        return f"{kind}: {one.name}"
+
+    def find(self, word: str | Commit | None = None) -> Commit:
+        """The commit that a word names, of a PR its last one; without a word the last commit of the stack."""
+        found = self.commits[-1] if word is None else self.named(word) if isinstance(word, str) else word
+        return found.commits[-1] if isinstance(found, PullRequest) else found
+
+    def build_name(self, commit: Commit) -> str:
+        """What a build of a state is called, which the next build of it continues: of a PR's last one as the PR."""
+        if self.tip and commit == self.commits[-1]:
+            return self.tip
+        return next((pr.name for pr in self.prs if pr.commits[-1] == commit), commit.name)
 
     def written_at(self, path: str) -> Path | None:
         """The file that somebody edits where the stack's is a whole copy of it; a fragment has lines of its own."""
         return self.checkout / path if self.checkout and path not in self.anchors else None
 
-    def description_file(self, pr: str | PullRequest) -> Path:
-        return self.root / "stack" / self.find(pr).name / "PR.md"
+    def description_file(self, of: PullRequest | Commit) -> Path:
+        kind = "PR.md" if any(of.name == pr.name for pr in self.prs) else "COMMIT.md"
+        return self.root / "stack" / of.name / kind
 
-    def description(self, pr: str | PullRequest) -> str:
-        """The text of a PR's description, which is also its commit message."""
-        file = self.description_file(pr)
+    def description(self, of: PullRequest | Commit) -> str:
+        """The text that describes a PR, or one commit of several."""
+        file = self.description_file(of)
         if not file.is_file():
-            raise ForkError(f"PR {self.find(pr).name} has no description: write {file}")
+            raise ForkError(f"{of.name} has no description: write {file}")
         return file.read_text().rstrip("\n") + "\n"
 
-    def mark(self, pr: PullRequest, path: str) -> str:
-        """`+` for a path that is new in this PR, `~` for one that it changes, `-` for one that it drops."""
-        if path in pr.introduces:
+    def mark(self, commit: Commit, path: str) -> str:
+        """`+` for a path that is new in this commit, `~` for one that it changes, `-` for one that it drops."""
+        if path in commit.introduces:
             return "+"
-        return "~" if path in self.state(pr) else "-"
+        return "~" if path in self.state(commit) else "-"
 
-    def where(self, pr: PullRequest, path: str) -> str:
+    def where(self, commit: Commit, path: str) -> str:
         """Where a file goes in upstream's tree, as a phrase."""
-        if path not in self.state(pr):
+        if path not in self.state(commit):
             return "dropped: upstream's file is as it was"
         anchor = self.anchors.get(path)
         if anchor is None:
-            return "a new file" if path in pr.introduces else "changed"
+            return "a new file" if path in commit.introduces else "changed"
         spots = [
             " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
             for container, places in anchor.places.items()
@@ -159,29 +210,29 @@ class Series:
         older = f" (older releases: {anchor.formerly})" if anchor.formerly else ""
         return "goes " + "; ".join(spots) + older
 
-    def operators(self, pr: str | PullRequest) -> list[str]:
+    def operators(self, commit: str | Commit) -> list[str]:
         """The names of the public operators of a state; their overloads share one."""
-        native = self.state(pr).get(NATIVE_FUNCTIONS)
+        native = self.state(commit).get(NATIVE_FUNCTIONS)
         entries = yaml.safe_load(native.read_text()) if native else []
         names = {re.split(r"[.(]", entry["func"])[0] for entry in entries}
         return sorted(name for name in names if not name.startswith("_"))
 
-    def state(self, pr: str | PullRequest) -> dict[str, Path]:
-        """Upstream path -> the file that holds its content once this PR is in.
+    def state(self, commit: str | Commit) -> dict[str, Path]:
+        """Upstream path -> the file that holds its content once this commit is in.
 
-        That is the nearest `stack/<PR j>/<path>` from this PR on, else the tip. A path that a
-        later PR introduces, or that an earlier PR held and this one dropped, is absent.
+        That is the nearest `stack/<commit j>/<path>` from this commit on, else the tip. A path that a
+        later commit introduces, or that an earlier one held and this one dropped, is absent.
         """
-        here = self.prs.index(self.find(pr))
+        here = self.commits.index(self.find(commit))
         found: dict[str, Path] = {}
-        for born, owner in enumerate(self.prs[: here + 1]):
+        for born, owner in enumerate(self.commits[: here + 1]):
             for path in owner.introduces:
                 file = self._content(path, here)
                 if file is not None:
                     found[path] = file
                 elif not any(self._stored(path, j).is_file() for j in range(born, here)):
                     raise ForkError(
-                        f"{path} of PR {owner.name} is missing in {self.root}: {self._like(path) or 'write it'}"
+                        f"{path} of {owner.name} is missing in {self.root}: {self._like(path) or 'write it'}"
                     )
         return found
 
@@ -193,45 +244,80 @@ class Series:
         return f"did you mean {PurePosixPath(path).with_name(close[0])}?" if close else None
 
     def _stored(self, path: str, place: int) -> Path:
-        return self.root / "stack" / self.prs[place].name / path
+        return self.root / "stack" / self.commits[place].name / path
 
     def _content(self, path: str, here: int) -> Path | None:
-        candidates = [self._stored(path, j) for j in range(here, len(self.prs))]
+        candidates = [self._stored(path, j) for j in range(here, len(self.commits))]
         return next((f for f in [*candidates, self.root / path] if f.is_file()), None)
 
     def _with_changes(self, pr: PullRequest) -> PullRequest:
-        here = self.prs.index(pr)
-        changed = [
+        return replace(pr, commits=tuple(replace(commit, changes=self._changes(commit)) for commit in pr.commits))
+
+    def _changes(self, commit: Commit) -> tuple[str, ...]:
+        here = self.commits.index(commit)
+        return tuple(
             path
-            for earlier in self.prs[:here]
+            for earlier in self.commits[:here]
             for path in earlier.introduces
             if self._content(path, here) != self._content(path, here - 1)
-        ]
-        return PullRequest(pr.name, pr.title, pr.introduces, tuple(changed))
+        )
 
     def _refuse_doubles(self, file: Path) -> None:
-        names = [pr.name for pr in self.prs]
-        paths = [path for pr in self.prs for path in pr.introduces]
+        names = [*(pr.name for pr in self.prs), *(c.name for pr in self.prs if pr.split for c in pr.commits)]
+        paths = [path for commit in self.commits for path in commit.introduces]
         for kind, items in (("PR", names), ("path", paths)):
             double = next((item for item in items if items.count(item) > 1), None)
             if double is not None:
                 raise ForkError(f"{file} has the {kind} {double} twice: name it once")
 
 
-def _pull_request(entry: Mapping[str, Any]) -> PullRequest:
-    missing = [key for key in ("name", "title", "introduces") if key not in entry]
-    if missing:
-        raise ValueError(f"PR {entry.get('name', '')} has no `{missing[0]}`: write it")
-    name, title, paths = entry["name"], entry["title"], entry["introduces"]
-    for word in (name, title):
-        if not isinstance(word, str):
-            raise ValueError(f"{word!r} is not a text: put it in quotes")
+def _pull_request(entry: Any, place: str) -> PullRequest:
+    if not isinstance(entry, Mapping) or "commits" not in entry:
+        commit = _commit(entry, "PR ", place)
+        return PullRequest(commit.name, commit.title, place, (commit,))
+    name, title = _name_and_title(entry, "PR ", ("name", "title", "commits"))
+    if not isinstance(entry["commits"], list) or not entry["commits"]:
+        raise ValueError(f"commits of PR {name} is not a list of commits: give each a name, title and introduces")
+    parts = enumerate(entry["commits"], 1)
+    commits = tuple(_commit(part, f"commit {name}.", f"{place}.{n}") for n, part in parts)
+    return PullRequest(name, title, place, tuple(replace(commit, name=f"{name}.{commit.name}") for commit in commits))
+
+
+def _commit(entry: Any, kind: str, place: str) -> Commit:
+    optional = ("commits",) if kind == "PR " else ()
+    name, title = _name_and_title(entry, kind, ("name", "title", "introduces"), optional)
+    paths = entry["introduces"]
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
-        raise ValueError(f"introduces of PR {name} is not a list of paths")
+        raise ValueError(f"introduces of {kind}{name} is not a list of paths")
     for path in map(PurePosixPath, paths):
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{path} of PR {name} leads out of the stack: write it from PyTorch's top")
-    return PullRequest(name, title, tuple(paths))
+            raise ValueError(f"{path} of {kind}{name} leads out of the stack: write it from PyTorch's top")
+    return Commit(name, title, place, tuple(paths))
+
+
+def _name_and_title(entry: Any, kind: str, keys: Words, optional: Words = ()) -> tuple[str, str]:
+    """Those of an entry that has these keys, perhaps the optional ones, and no other."""
+    called = kind.rstrip(" .")
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{called} has {entry!r} where an entry belongs: write {', '.join(keys)}")
+    if "name" in entry:
+        called = f"{kind}{entry['name']}"
+    _refuse_unknown(entry, keys + optional, called)
+    missing = [key for key in keys if key not in entry]
+    if missing:
+        raise ValueError(f"{called} has no `{missing[0]}`: write it")
+    for word in (entry["name"], entry["title"]):
+        if not isinstance(word, str):
+            raise ValueError(f"{word!r} is not a text: put it in quotes")
+    if not NAME.fullmatch(entry["name"]):
+        raise ValueError(f"{called} has a name of other signs than letters, digits, `-` and `_`")
+    return entry["name"], entry["title"]
+
+
+def _refuse_unknown(entry: Mapping[str, Any], known: Words, called: str) -> None:
+    unknown = next((key for key in entry if key not in known), None)
+    if unknown is not None:
+        raise ValueError(f"{called} has the unknown key `{unknown}`: it can have {', '.join(known)}")
 
 
 def _places(spots: str | list[str]) -> tuple[Place, ...]:

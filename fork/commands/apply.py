@@ -1,4 +1,4 @@
-"""`fork apply`: commits the stack, PR by PR, on a new branch of a PyTorch checkout."""
+"""`fork apply`: commits the stack on a new branch of a PyTorch checkout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.commands.options import stack
+from fork.commands.show import line
 from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
@@ -16,7 +17,7 @@ from fork.series import Series
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", type=Path, metavar="TREE", help="a clean git checkout of PyTorch")
-    parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
+    parser.add_argument("--pr", metavar="N", help="stop after this PR or commit (its name or place)")
     parser.add_argument("--branch", default="stack", metavar="NAME", help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="only say what would happen")
 
@@ -25,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     series = stack(args)
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
-    until = series.find(args.pr) if args.pr else series.prs[-1]
+    until = series.find(args.pr)
     steps = weave_steps(checkout, series, until)
     _refuse_branch(checkout, args.branch)
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
@@ -48,12 +49,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
-    """Per PR and file, how many lines come and go, and where."""
+    """Per commit and file, how many lines come and go, and where."""
     lines: list[str] = []
     before: Mapping[str, str] = {}
-    for place, step in enumerate(steps, 1):
-        lines.append(f"{place}  {step.pr.name}: {step.pr.title}")
-        for path in step.pr.paths:
+    for step in steps:
+        lines += [line(pr) for pr in series.prs if pr.split and pr.commits[0] == step.commit]
+        lines.append(line(step.commit))
+        for path in step.commit.paths:
             anchor = series.anchors.get(path)
             actual = path if path in step.texts or anchor is None else anchor.formerly or path
             old, new = (
@@ -61,7 +63,7 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
             )
             removed = f" -{(old - new).total()}" if old - new else ""
             added = f"+{(new - old).total()}{removed}"
-            lines.append(f"   {added} {actual}: {series.where(step.pr, path)}")
+            lines.append(f"   {added} {actual}: {series.where(step.commit, path)}")
         before = step.texts
     return "\n".join(lines) + "\n"
 

@@ -15,7 +15,7 @@ from fork.commands.options import REQUIREMENTS, stack
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.errors import ForkError
-from fork.series import Series
+from fork.series import Commit, Series
 from fork.verify.prefix import tests_folder
 
 CORE = "TestCommon or TestCompositeCompliance or TestBwdGradients or TestFwdGradients or TestMeta"
@@ -23,37 +23,37 @@ CORE = "TestCommon or TestCompositeCompliance or TestBwdGradients or TestFwdGrad
 
 @dataclass(frozen=True)
 class Row:
-    """What one release said of one PR's state."""
+    """What one release said of one state."""
 
     release: str
-    pr: str
+    state: str
     build: str
     tests: str
     passed: bool = False
 
     def __str__(self) -> str:
-        return f"| {self.release} | {self.pr} | {self.build} | {self.tests} |"
+        return f"| {self.release} | {self.state} | {self.build} | {self.tests} |"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("releases", nargs="*", metavar="VERSION", help="default: every release served")
-    parser.add_argument("--pr", metavar="N", help="the state of the stack (default: the last)")
+    parser.add_argument("--pr", metavar="N", help="a PR or commit, by name or place (default: the last)")
     parser.add_argument("--keep", action="store_true", help="keep each release's files under the build folder")
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/compat)")
 
 
 def run(args: argparse.Namespace) -> int:
     series = stack(args)
-    pr = series.find(args.pr) if args.pr else series.prs[-1]
-    if not series.operators(pr):
-        raise ForkError(f"PR {pr.name} has no public operator: there is nothing to test on another release")
+    commit = series.find(args.pr)
+    if not series.operators(commit):
+        raise ForkError(f"{commit.name} has no public operator: there is nothing to test on another release")
     if not series.operator_tests:
         raise ForkError(f"{series.root / 'stack/series.yaml'} names no tests: write `operator_tests: test/test_ops.py`")
     folder: Path = (args.build or series.root / "build/compat").absolute()
     rows = []
     for release in args.releases or released():
         made: list[Path] = []
-        rows.append(_try(series, pr.name, release, folder, made))
+        rows.append(_try(series, commit, release, folder, made))
         print(rows[-1], flush=True)
         for left in made if not args.keep else ():
             shutil.rmtree(left, ignore_errors=True)
@@ -73,17 +73,17 @@ def released() -> list[str]:
     return [str(v) for v in found if v >= bases.release(bases.OLDEST) and not v.is_prerelease]
 
 
-def _try(series: Series, pr: str, release: str, folder: Path, made: list[Path]) -> Row:
+def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[Path]) -> Row:
     """One row; adds to `made` the folders of this release."""
     try:
         release = bases.full(release)
         base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
-        fork = Fork(series, series.find(pr), base, "off", folder)
+        fork = Fork(series, commit, base, "off", folder)
         made += [folder / "bases" / release, fork.home]
         start = time.monotonic()
         site = build(fork)
     except ForkError as error:
-        return Row(release, pr, f"failed: {error}", "")
+        return Row(release, commit.name, f"failed: {error}", "")
     took = f"{time.monotonic() - start:.0f} s"
     command = [
         str(base.python),
@@ -94,7 +94,7 @@ def _try(series: Series, pr: str, release: str, folder: Path, made: list[Path]) 
         "2",
         str(series.operator_tests),
         "-k",
-        f"({' or '.join(series.operators(pr))}) and ({CORE})",
+        f"({' or '.join(series.operators(commit))}) and ({CORE})",
     ]
     result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
     log = folder / f"{release}.log"
@@ -102,4 +102,4 @@ def _try(series: Series, pr: str, release: str, folder: Path, made: list[Path]) 
     said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
     if result.returncode:
         print(f"log      {log}", flush=True)
-    return Row(release, pr, took, ", ".join(said) or "none ran", result.returncode == 0)
+    return Row(release, commit.name, took, ", ".join(said) or "none ran", result.returncode == 0)

@@ -16,6 +16,7 @@ from fork.commands.options import stack
 from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
+from fork.series import Series
 
 # Not `.patch`, so that `git am DIR/*.patch`, which everybody types, takes the patches alone.
 COVER = "0000-cover-letter.txt"
@@ -52,7 +53,7 @@ FLAGS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", type=Path, metavar="TREE", help="a git checkout of PyTorch")
     parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help="where the patches go")
-    parser.add_argument("--pr", metavar="N", help="stop after this PR (its name or place)")
+    parser.add_argument("--pr", metavar="N", help="stop after this PR or commit (its name or place)")
     parser.add_argument("--compare-to", type=Path, metavar="OLD", help="print a range-diff from an earlier export")
 
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         # The branch's own checkout: the patches go on the commit that the branch left.
         refuse_inside(args.dir or args.compare_to, checkout.path)
         checkout = replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
-    until = series.find(args.pr) if args.pr else series.prs[-1]
+    until = series.find(args.pr)
     steps = weave_steps(checkout, series, until)
     for note in lacking(checkout, series, until):
         print(f"note     {note}", file=sys.stderr)
@@ -78,12 +79,12 @@ def run(args: argparse.Namespace) -> int:
         ranges = (f"{checkout.head}..{old}", f"{checkout.head}..{last}")
         print(checkout.git("range-diff", "--no-color", *ranges), end="")
     if args.dir is not None:
-        for name in _write(checkout, steps, last, args.dir):
+        for name in _write(checkout, series, steps, last, args.dir):
             print(args.dir / name)
     return 0
 
 
-def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> list[str]:
+def _write(checkout: Checkout, series: Series, steps: list[Step], last: str, folder: Path) -> list[str]:
     if folder.exists() and not folder.is_dir():
         raise ForkError(f"{folder} is a file: choose a folder for the patches")
     folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> li
     with tempfile.TemporaryDirectory() as made:
         checkout.git("format-patch", *FLAGS, "-o", made, f"{checkout.head}..{last}")
         patches = {file.name: file.read_bytes() for file in sorted(Path(made).glob("*.patch"))}
-    patches = {COVER: _cover(checkout, steps, last).encode(), **patches}
+    patches = {COVER: _cover(checkout, series, steps, last).encode(), **patches}
     for name, content in patches.items():
         (folder / name).write_bytes(content)
     for name in there - set(patches):
@@ -104,14 +105,20 @@ def _write(checkout: Checkout, steps: list[Step], last: str, folder: Path) -> li
     return list(patches)
 
 
-def _cover(checkout: Checkout, steps: list[Step], last: str) -> str:
+def _cover(checkout: Checkout, series: Series, steps: list[Step], last: str) -> str:
     who, date = checkout.git("show", "-s", "--format=%an <%ae>%n%aD", last).splitlines()
-    titles = "\n".join(f"  {n}. {step.pr.title}" for n, step in enumerate(steps, 1))
+    here = [step.commit for step in steps]
+    prs = [pr for pr in series.prs if pr.commits[0] in here]
+    lines = []
+    for pr in prs:
+        lines.append(f"  {pr.place}. {pr.title}")
+        lines += [f"     {commit.place} {commit.title}" for commit in pr.commits if pr.split and commit in here]
+    titles = "\n".join(lines)
     stat = checkout.git("diff", "--stat=79", "--summary", "--no-renames", "--no-color", checkout.head, last)
     return (
         f"From {'0' * 40} Mon Sep 17 00:00:00 2001\n"
         f"From: {who}\nDate: {date}\n"
-        f"Subject: [PATCH 0/{len(steps)}] {steps[-1].pr.title}\n\n"
+        f"Subject: [PATCH 0/{len(steps)}] {prs[-1].title}\n\n"
         f"The stack, oldest first, on {checkout.head}:\n\n{titles}\n\n"
         f"Each applies, builds and passes its tests on top of those before it:\n"
         f"`git am *.patch` in this folder takes them in order.\n\n{stat}"

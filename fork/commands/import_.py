@@ -89,7 +89,7 @@ def _read(
     own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
-    if not all(STACK in state.message for state in found):
+    if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
     writing = checkouts.stack_files(checkout, begun, found, memory, settings)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)

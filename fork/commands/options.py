@@ -18,7 +18,9 @@ REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose a fork."""
-    parser.add_argument("--pr", metavar="N", help="the state of the stack: a PR's name or place (default: the last)")
+    parser.add_argument(
+        "--pr", metavar="N", help="the state after a PR or commit, by name or place (default: the last)"
+    )
     parser.add_argument("--torch", metavar="VERSION", help="a release to build on (default: the installed torch)")
     parser.add_argument("--cuda", choices=("auto", "on", "off"), default="auto", help="compile the CUDA kernels")
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
@@ -46,6 +48,6 @@ def chosen(args: argparse.Namespace) -> Fork:
     cuda = "off" if sanitize else args.cuda
     series = stack(args)
     folder: Path = (args.build or series.root / "build").absolute()
-    pr = series.find(args.pr) if args.pr else series.prs[-1]
+    commit = series.find(args.pr)
     base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
-    return Fork(series, pr, base, cuda, folder, sanitize)
+    return Fork(series, commit, base, cuda, folder, sanitize)

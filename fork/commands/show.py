@@ -1,4 +1,4 @@
-"""`fork show`: prints the stack, or one PR of it with every file and the place where it goes."""
+"""`fork show`: prints the stack, or one PR or commit of it with every file and the place where it goes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fork.commands.options import stack
 from fork.errors import ForkError
-from fork.series import PullRequest, Series
+from fork.series import Commit, PullRequest, Series
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pr", nargs="?", help="a PR's name, or its place in the series")
+    parser.add_argument("pr", nargs="?", help="a PR or a commit, by name or place")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for a browser")
 
 
@@ -21,33 +21,39 @@ def run(args: argparse.Namespace) -> int:
         from fork.page.html import page
 
         try:
-            args.html.write_text(page(series, series.find(args.pr) if args.pr else None))
+            args.html.write_text(page(series, series.named(args.pr) if args.pr else None))
         except OSError as error:
             raise ForkError(f"{args.html} cannot be written: {error.strerror}") from error
         print(f"wrote {args.html}")
     elif args.pr:
-        print(pull_request(series, series.find(args.pr)), end="")
+        print(whole(series, series.named(args.pr)), end="")
     else:
         print(overview(series), end="")
     return 0
 
 
 def overview(series: Series) -> str:
-    """The PRs in order, each with its files: `+` new in it, `~` changed, `-` dropped."""
+    """The commits in order, each with its files: `+` new in it, `~` changed, `-` dropped."""
     lines = []
-    for place, pr in enumerate(series.prs, 1):
-        lines.append(f"{place}  {pr.name}: {pr.title}")
-        lines += [f"   {series.mark(pr, path)} {path}" for path in pr.paths]
+    for one in series.outline():
+        lines.append(line(one))
+        if isinstance(one, Commit):
+            lines += [f"   {series.mark(one, path)} {path}" for path in one.paths]
     return "\n".join(lines) + "\n"
 
 
-def pull_request(series: Series, pr: PullRequest) -> str:
-    """The description of a PR, then the content of each of its files under a line that says where."""
-    place = series.prs.index(pr) + 1
-    parts = [f"PR {place} of {len(series.prs)}: {pr.name}\n", series.description(pr)]
-    state = series.state(pr)
-    for path in pr.paths:
-        parts.append(f"{'-' * 79}\n{series.mark(pr, path)} {path}\n  {series.where(pr, path)}\n")
+def line(one: PullRequest | Commit) -> str:
+    return f"{one.place}  {one.name}: {one.title}"
+
+
+def whole(series: Series, one: PullRequest | Commit) -> str:
+    """A description, then the content of each file of a commit under a line that says where, or all commits of a PR."""
+    parts = [f"{series.heading(one)}\n", series.description(one)]
+    if isinstance(one, PullRequest):
+        return "\n".join([*parts, *(whole(series, commit) for commit in one.commits)])
+    state = series.state(one)
+    for path in one.paths:
+        parts.append(f"{'-' * 79}\n{series.mark(one, path)} {path}\n  {series.where(one, path)}\n")
         if path in state:
             parts.append(state[path].read_text())
     return "\n".join(parts)

@@ -23,7 +23,7 @@ from fork.engine.digest import digest, tool_files
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
-from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
+from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -43,7 +43,7 @@ class Fork:
     """
 
     series: Series
-    pr: PullRequest
+    commit: Commit
     base: Base
     cuda: str
     build: Path
@@ -56,7 +56,7 @@ class Fork:
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
         suffix += "".join(f"-{name}" for name in self.sanitize)
-        return self.build / "forks" / f"{self.series.build_name(self.pr)}-{self.base.version}{suffix}"
+        return self.build / "forks" / f"{self.series.build_name(self.commit)}-{self.base.version}{suffix}"
 
     @property
     def site(self) -> Path:
@@ -64,7 +64,7 @@ class Fork:
 
     def digest(self) -> str:
         """Changes when anything that goes into the build does."""
-        state = self.series.state(self.pr)
+        state = self.series.state(self.commit)
         parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
         parts += [file.read_bytes() for file in tool_files()]
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
@@ -110,9 +110,9 @@ def build(fork: Fork) -> Path:
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
         if not fork.stale() and not _edited(fork):
-            print(f"current  {fork.pr.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
+            print(f"current  {fork.commit.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
             return fork.site
-        print(f"fork     {fork.pr.name} on torch {fork.base.version} ({fork.base.site})", flush=True)
+        print(f"fork     {fork.commit.name} on torch {fork.base.version} ({fork.base.site})", flush=True)
         for left_over in fork.home.glob("stage-*"):
             shutil.rmtree(left_over)
         stage = fork.home / f"stage-{os.getpid()}"
@@ -149,7 +149,7 @@ def _edited(fork: Fork) -> bool:
 
 def _make(fork: Fork, stage: Path) -> None:
     clock = Clock()
-    made_of, state = fork.digest(), fork.series.state(fork.pr)
+    made_of, state = fork.digest(), fork.series.state(fork.commit)
     toolchain.check_tools(fork.base)
     toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
     if fork.base.cuda or fork.cuda == "on":
@@ -184,13 +184,15 @@ def _make(fork: Fork, stage: Path) -> None:
         (stage / path).chmod(0o755)
     if (tolerances := state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
-    tree.write(stage, "fork.json", json.dumps({"digest": made_of, "pr": fork.pr.name, "base": fork.base.version}))
+    tree.write(
+        stage, "fork.json", json.dumps({"digest": made_of, "commit": fork.commit.name, "base": fork.base.version})
+    )
     tree.date_last(stage / "fork.json", stage)
     _try_out(fork, stage)
     _publish(fork, stage)
     clock.step("install", f"{fork.site}")
     print(
-        f"done     {fork.pr.name} on torch {fork.base.version} in {time.monotonic() - clock.start:.1f} s",
+        f"done     {fork.commit.name} on torch {fork.base.version} in {time.monotonic() - clock.start:.1f} s",
         flush=True,
     )
 
@@ -198,7 +200,9 @@ def _make(fork: Fork, stage: Path) -> None:
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:
     native = state.get(NATIVE_FUNCTIONS)
     if native is None:
-        raise ForkError(f"PR {fork.pr.name} adds no native function: there is nothing to build before the PR that does")
+        raise ForkError(
+            f"{fork.commit.name} has no native function: there is nothing to build before the commit that adds one"
+        )
     generated.mkdir(parents=True, exist_ok=True)
     derivatives = state.get("tools/autograd/derivatives.yaml")
     command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]

@@ -1,4 +1,4 @@
-"""What a review page shows: PRs with their descriptions, results and files, each file before and after."""
+"""What a review page shows: PRs and commits with descriptions, results and files, each file before and after."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork.engine.base import Base
-from fork.series import PullRequest, Series
+from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave
 
@@ -29,37 +29,45 @@ class Change:
 
 @dataclass(frozen=True)
 class Content:
-    """One PR. `changes` is None where the page only tells of it in short."""
+    """One PR or commit. `changes` is None where the page only tells of it in short.
 
+    `split` says that it is a PR of several commits, which have the files.
+    """
+
+    place: str
     name: str
     title: str
     description: str
     size: str
     result: Result | None = None
     changes: Sequence[Change] | None = None
+    split: bool = False
 
 
-def content(series: Series, base: Base, pr: PullRequest, whole: bool) -> Content:
-    """A PR of a series; its files as they are once woven into this base."""
-    _, _, description = series.description(pr).partition("\n")
-    changed = sum(series.mark(pr, path) == "~" for path in pr.changes)
-    counts = {"new": len(pr.introduces), "changed": changed, "dropped": len(pr.changes) - changed}
+def content(series: Series, base: Base, one: PullRequest | Commit, whole: bool) -> Content:
+    """A PR or commit of a series; its files as they are once woven into this base."""
+    _, _, description = series.description(one).partition("\n")
+    if isinstance(one, PullRequest):
+        size = f"{len(one.commits)} commit{'s' if one.commits[1:] else ''}"
+        return Content(one.place, one.name, one.title, description, size, None, [] if whole else None, split=True)
+    changed = sum(series.mark(one, path) == "~" for path in one.changes)
+    counts = {"new": len(one.introduces), "changed": changed, "dropped": len(one.changes) - changed}
     words = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no"
-    size = f"{words} {'file' if len(pr.paths) == 1 else 'files'}"
+    size = f"{words} {'file' if len(one.paths) == 1 else 'files'}"
     if not whole:
-        return Content(pr.name, pr.title, description, size)
-    result = results(series, series.root / "build", pr)
-    changes = [_change(series, base, pr, path) for path in pr.paths]
-    return Content(pr.name, pr.title, description, size, result, changes)
+        return Content(one.place, one.name, one.title, description, size)
+    result = results(series, series.root / "build", one)
+    changes = [_change(series, base, one, path) for path in one.paths]
+    return Content(one.place, one.name, one.title, description, size, result, changes)
 
 
-def _change(series: Series, base: Base, pr: PullRequest, path: str) -> Change:
-    place = series.prs.index(pr)
-    earlier = series.state(series.prs[place - 1]).get(path) if place else None
-    now = series.state(pr).get(path)
+def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
+    place = series.commits.index(commit)
+    earlier = series.state(series.commits[place - 1]).get(path) if place else None
+    now = series.state(commit).get(path)
     anchor = series.anchors.get(path)
     shipped = base.read(path) if anchor else None
-    where = series.where(pr, path)
+    where = series.where(commit, path)
     if anchor and shipped is None:
         where += "; torch's wheel has no such file, so only the added lines are shown"
 
@@ -69,4 +77,4 @@ def _change(series: Series, base: Base, pr: PullRequest, path: str) -> Change:
         text = file.read_text()
         return weave(path, shipped, text, anchor) if anchor and shipped is not None else text
 
-    return Change(path, series.mark(pr, path), where, side(earlier), side(now), not anchor or shipped is not None)
+    return Change(path, series.mark(commit, path), where, side(earlier), side(now), not anchor or shipped is not None)

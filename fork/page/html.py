@@ -1,4 +1,4 @@
-"""`fork show --html`: a PR, or the whole stack, as one page that needs nothing else."""
+"""`fork show --html`: a PR, a commit, or the whole stack, as one page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fork.page import markdown, rst
 from fork.page.code import Row, rows
 from fork.page.content import Change, Content, content
 from fork.page.markdown import Text
-from fork.series import PullRequest, Series
+from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result
 
 HERE = Path(__file__).parent
@@ -54,15 +54,21 @@ class File:
 
 @dataclass(frozen=True)
 class Section:
-    """One PR. `files` is None where the page only tells of it in short."""
+    """One PR or commit. `files` is None where the page only tells of it in short.
 
-    place: int
+    `split` says that it is a PR of several commits, `on` and `below` name the states before and after a commit.
+    """
+
+    place: str
     name: str
     title: str
     size: str
     description: Markup
     result: Result | None
     files: Sequence[File] | None
+    split: bool
+    on: str
+    below: str
 
     @property
     def added(self) -> int:
@@ -79,32 +85,39 @@ class Section:
         return [(folder, list(files)) for folder, files in pairs]
 
 
-def page(series: Series, pr: PullRequest | None) -> str:
-    """One PR, with the others in short, or with None all of them, in order."""
+def page(series: Series, one: PullRequest | Commit | None) -> str:
+    """One PR or commit, with the others in short, or with None all of them, in order."""
     base = bases.installed()
-    prs = [content(series, base, one, whole=pr in (None, one)) for one in series.prs]
-    about = f"{len(prs)} pull requests against PyTorch; differences from torch {base.version}"
-    return render(f"PR {series.prs.index(pr) + 1} of {len(prs)}: {pr.name}" if pr else "The stack", about, prs)
+    whole = (one, *one.commits) if isinstance(one, PullRequest) else (one,) if one else tuple(series.outline())
+    contents = [content(series, base, other, whole=other in whole) for other in series.outline()]
+    about = f"{len(series.prs)} pull requests against PyTorch; differences from torch {base.version}"
+    return render(series.heading(one) if one else "The stack", about, contents)
 
 
 def render(title: str, about: str, prs: Sequence[Content]) -> str:
-    """A page about any PRs, the oldest first."""
+    """A page about any PRs and commits, the oldest first."""
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
-    sections = [_section(pr, place, prs) for place, pr in enumerate(prs, 1)]
+    sections = [_section(pr, prs) for pr in prs]
+    # The newest first, and a PR of several commits above them.
+    picture = sorted(sections, key=lambda section: [-int(number) for number in section.place.split(".")])
     css = Markup((HERE / "page.css").read_text())
-    return environment.get_template("page.html.jinja").render(title=title, about=about, sections=sections, css=css)
+    template = environment.get_template("page.html.jinja")
+    return template.render(title=title, about=about, sections=sections, picture=picture, css=css)
 
 
-def _section(pr: Content, place: int, prs: Sequence[Content]) -> Section:
+def _section(pr: Content, prs: Sequence[Content]) -> Section:
     names = [other.name for other in prs]
     links = {f"#{name}": f"#{name}" for name in names}
     for other in (*prs, pr):  # its own files last: they count more
         links |= _places(other)
     description = markdown.render(_with_links_to_prs(pr.description, names), f"{pr.name}/PR.md-", links).html
     files = None if pr.changes is None else [_file(pr, change, links) for change in pr.changes]
-    return Section(place, pr.name, pr.title, pr.size, description, pr.result, files)
+    states = ["", *(other.name for other in prs if not other.split), ""]
+    here = 0 if pr.split else states.index(pr.name)
+    on, below = ("", "") if pr.split else (states[here - 1], states[here + 1])
+    return Section(pr.place, pr.name, pr.title, pr.size, description, pr.result, files, pr.split, on, below)
 
 
 def _places(pr: Content) -> dict[str, str]:

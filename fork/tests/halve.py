@@ -11,7 +11,6 @@ KERNEL = "aten/src/ATen/native/Halve.cpp"
 
 FILES = {
     "stack/series.yaml": f"""\
-name: halve
 prs:
   - name: composite
     title: Add halve

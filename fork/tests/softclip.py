@@ -10,7 +10,6 @@ NATIVE = "aten/src/ATen/native/native_functions.yaml"
 KERNEL = "aten/src/ATen/native/Softclip.cpp"
 
 SERIES = """\
-name: softclip
 prs:
   - name: explicit
     title: Add softclip

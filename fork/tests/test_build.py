@@ -49,7 +49,7 @@ def kernel(root: Path) -> Iterator[Path]:
 
 def fork_of(root: Path) -> Fork:
     series = Series.load(root)
-    return Fork(series, series.prs[-1], bases.installed(), "off", root / "build")
+    return Fork(series, series.find(), bases.installed(), "off", root / "build")
 
 
 def python(site: Path, code: str) -> str:
@@ -169,7 +169,7 @@ def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> Non
     fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
     (fork.home / "work").mkdir(parents=True)
     with pytest.raises(ForkError, match="^the disk is full at "):
-        pipeline._generate(fork, tmp_path, fork.series.state(fork.pr), tmp_path / "generated")
+        pipeline._generate(fork, tmp_path, fork.series.state(fork.commit), tmp_path / "generated")
 
 
 def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(
@@ -197,7 +197,7 @@ def test_what_was_woven_is_remembered_until_a_part_of_it_changes(tmp_path: Path)
 
     def woven(stage: str) -> str:
         series = Series.load(root)
-        write_woven(base, series.anchors, series.state(series.prs[-1]), tmp_path / stage, tmp_path / "work")
+        write_woven(base, series.anchors, series.state(series.find()), tmp_path / stage, tmp_path / "work")
         return (tmp_path / stage / "torch/overrides.py").read_text()
 
     first = woven("first")

@@ -48,10 +48,10 @@ def test_files_that_no_state_needs(tmp_path: Path) -> None:
         """\
 elsewhere.py: it has an anchor, and no PR introduces it
 torch/new.py: no PR introduces it
-stack/plain/aten/src/ATen/native/native_functions.yaml: the same as the next state: delete it
-stack/plain/torch/overrides.py: this PR's state does not have torch/overrides.py
-stack/plain/unknown.txt: this PR's state does not have unknown.txt
 stack/fast/aten/src/ATen/native/Twice.cpp: hides aten/src/ATen/native/Twice.cpp, the last state
+stack/plain/aten/src/ATen/native/native_functions.yaml: the same as the next state: delete it
+stack/plain/torch/overrides.py: this state does not have torch/overrides.py
+stack/plain/unknown.txt: this state does not have unknown.txt
 docs/source/ops.md: no newline at its end
 stack/fast/aten/src/ATen/native/Twice.cpp: no newline at its end
 torch/overrides.py: '[' was never closed (<unknown>, line 1)
@@ -70,9 +70,9 @@ def test_descriptions_that_are_not_complete(tmp_path: Path) -> None:
         """\
 stack/plain/PR.md: missing
 stack/fast/PR.md: it does not begin with 'Make twice fast' and an empty line
+stack/fast/PR.md:8: git would cut the message at '---'
 stack/fast/PR.md: it has no section 'how to review'
 stack/fast/PR.md: it has no section 'test plan'
-stack/fast/PR.md:8: git would cut the message at '---'
 stack/fast/PR.md: it does not say 'Stack (oldest at bottom):' and then * **fast** (this PR), * plain
 stack/fast/PR.md:5: who needs it
 """,
@@ -112,9 +112,9 @@ def test_lines_taken_from_upstream(tmp_path: Path) -> None:
 
 def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
     series = Series.load(softclip.stack(tmp_path))
-    lines = list(map.report(series, series.prs[0]))
+    lines = list(map.report(series, series.find()))
     assert lines[0].startswith("the map of softclip in explicit")
-    marks = {entry.row.row: entry.mark for entry in map.entries(series, series.prs[0], "softclip")}
+    marks = {entry.row.row: entry.mark for entry in map.entries(series, series.find(), "softclip")}
     assert [row for row, mark in marks.items() if mark == "has"] == [
         "the schema",
         "the checks",
@@ -133,9 +133,9 @@ def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
     series = Series.load(softclip.stack(tmp_path))
     native = tmp_path / softclip.NATIVE
     native.write_text("- func: softclip(Tensor self) -> Tensor\n")
-    assert {entry.row.of for entry in map.entries(series, series.prs[0], "softclip")} == {"every"}
+    assert {entry.row.of for entry in map.entries(series, series.find(), "softclip")} == {"every"}
     native.write_text(
         "- func: softclip(Tensor self) -> (Tensor low, Tensor high)\n  dispatch:\n    CPU: softclip\n"
         "- func: _softclip_backward(Tensor grad) -> Tensor\n"
     )
-    assert {entry.row.of for entry in map.entries(series, series.prs[0], "softclip")} == set(map.KINDS)
+    assert {entry.row.of for entry in map.entries(series, series.find(), "softclip")} == set(map.KINDS)

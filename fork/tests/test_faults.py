@@ -42,7 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def fork_of(root: Path) -> Fork:
     series = Series.load(root)
-    return Fork(series, series.prs[-1], bases.installed(), "off", root / "build")
+    return Fork(series, series.find(), bases.installed(), "off", root / "build")
 
 
 def divide_by(root: Path, number: int) -> None:

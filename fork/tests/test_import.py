@@ -6,7 +6,7 @@ import hashlib
 import os
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
@@ -18,7 +18,7 @@ from fork.commands import compat
 from fork.engine import base as bases
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
-from fork.tests.tiny import NATIVE, UPSTREAM, stack
+from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 
 MORE = {
     "aten/src/ATen/native/Ops.cpp": """\
@@ -89,19 +89,20 @@ def content(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
-def test_it_undoes_apply(tmp_path: Path, tree: Path) -> None:
-    root = stack(tmp_path / "ours")
+@mark.parametrize("made", [stack, split])
+def test_it_undoes_apply(tmp_path: Path, tree: Path, made: Callable[[Path], Path]) -> None:
+    root = made(tmp_path / "ours")
     git(tree, "switch", "--quiet", "--detach", "v2.13.0")
     git(tree, "branch", "--quiet", "--delete", "--force", "mine")
     assert fork("--root", root, "apply", tree, "--branch", "mine") == 0
     folder = imported(tree)
     same_again(tree, folder)
     ours, theirs = Series.load(root), Series.load(folder)
-    for one, other in zip(ours.prs, theirs.prs, strict=True):
+    for one, other in zip(ours.outline(), theirs.outline(), strict=True):
         assert (one.name, one.title, ours.description(one)) == (other.name, other.title, theirs.description(other))
+    for commit in ours.commits:
         old, new = (
-            {path: file.read_text() for path, file in series.state(pr).items()}
-            for series, pr in ((ours, one), (theirs, other))
+            {path: file.read_text() for path, file in series.state(commit.name).items()} for series in (ours, theirs)
         )
         # What differs: the checkout is of an older release, and a list is opened as the checkout's.
         assert (old.pop("docs/source/ops.md"), new.pop("docs/source/ops.rst")) == (
@@ -324,7 +325,7 @@ def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsy
     changed = {file.name for file, time in times.items() if file.is_file() and file.stat().st_mtime_ns != time}
     assert changed == {"newer.py"}
     series = Series.load(home)  # its name is the branch's, so that the next build goes on with this one
-    assert [series.build_name(pr) for pr in series.prs] == ["add-x", "branch"]
+    assert [series.build_name(pr) for pr in series.commits] == ["add-x", "branch"]
     git(tree, "reset", "--quiet", "--hard", "HEAD~")
     assert fork(*words, "show") == 0
     assert "add-y" not in capsys.readouterr().out and not (home / "torch/newer.py").exists()
@@ -389,4 +390,4 @@ def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, caps
     assert "2 passed, 1 failed" in said and f"log      {tree.parent}/compat/2.13.0.log" in said
     commit(tree, {NATIVE: UPSTREAM[NATIVE], "a.txt": "a\n"}, "Take it back")
     assert fork("--root", imported(tree), "compat", "2.13.0") == 1
-    assert "PR take-it-back has no public operator" in capsys.readouterr().err
+    assert "take-it-back has no public operator" in capsys.readouterr().err

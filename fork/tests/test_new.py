@@ -69,10 +69,10 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     texts = {"native_functions.yaml": "", "derivatives.yaml": ""}
     for n, text in enumerate(SCHEMAS + ([] if explicit else LISTS)):
         series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))
-        (pr,) = series.prs
-        (name,) = series.operators(pr)
-        assert [entry.row.row for entry in map.entries(series, pr, name) if entry.mark == "lacks"] == []
-        for path, file in series.state(pr).items():
+        (commit,) = series.commits
+        (name,) = series.operators(commit)
+        assert [entry.row.row for entry in map.entries(series, commit, name) if entry.mark == "lacks"] == []
+        for path, file in series.state(commit).items():
             if Path(path).name in texts:
                 texts[Path(path).name] += file.read_text()
             if path.endswith(".py"):
@@ -232,11 +232,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # A path that both have is a fragment, and what two fragments hold can stand in one.
         other.write_text(file.read_text() + ("\n" + other.read_text() if other.exists() else ""))
     listed = yaml.safe_load((root / "rich/stack/series.yaml").read_text())
-    paths = [*plain.prs[0].introduces, *rich.prs[0].introduces]
+    paths = [*plain.find().introduces, *rich.find().introduces]
     listed["prs"][0]["introduces"] = list(dict.fromkeys(paths))
     (root / "rich/stack/series.yaml").write_text(yaml.safe_dump(listed))
     series = Series.load(root / "rich")
-    return build(Fork(series, series.prs[-1], bases.installed(), "off", root / "build"))
+    return build(Fork(series, series.find(), bases.installed(), "off", root / "build"))
 
 
 def run(site: Path, *words: str) -> str:

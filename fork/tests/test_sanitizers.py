@@ -34,7 +34,7 @@ def test_what_cannot_be(tmp_path: Path, capsys: CaptureFixture[str], words: list
 
 def test_it_stands_beside_the_plain_fork(tmp_path: Path) -> None:
     series = Series.load(stack(tmp_path))
-    plain = Fork(series, series.prs[-1], bases.installed(), "off", tmp_path / "build")
+    plain = Fork(series, series.find(), bases.installed(), "off", tmp_path / "build")
     others = [
         replace(plain, sanitize=sanitizers.named(words)) for words in ("address,undefined", "undefined", "thread")
     ]

@@ -46,7 +46,7 @@ def test_a_pr_introduces_changes_and_drops_paths(tmp_path: Path) -> None:
 
 def test_a_pr_has_a_name_and_a_place(tmp_path: Path) -> None:
     series = Series.load(stack(tmp_path))
-    assert series.find("1") is series.find("plain") is series.prs[0]
+    assert series.find("1") is series.find("plain") is series.commits[0]
     with raises(ForkError) as caught:
         series.find("3")
     assert_expected_inline(
@@ -62,7 +62,7 @@ def test_a_path_that_nobody_wrote(tmp_path: Path) -> None:
         series.state("fast")
     assert_expected_inline(
         str(caught.value).replace(str(tmp_path), "ROOT"),
-        """docs/source/ops.md of PR plain is missing in ROOT: write it""",
+        """docs/source/ops.md of plain is missing in ROOT: write it""",
     )
 
 

@@ -97,7 +97,7 @@ def test_a_pr_without_a_description(tmp_path: Path, capsys: CaptureFixture[str])
     assert_expected_inline(
         capsys.readouterr().err.replace(str(tmp_path), "ROOT"),
         """\
-fork: PR plain has no description: write ROOT/stack/plain/PR.md
+fork: plain has no description: write ROOT/stack/plain/PR.md
 """,
     )
 
@@ -150,7 +150,7 @@ def test_a_page_shows_what_a_pr_does_to_a_file_between_its_neighbours(tmp_path: 
 def test_a_page_has_every_pr_and_an_index_of_its_files(tmp_path: Path) -> None:
     series = shown(tmp_path)
     text = page(series, None)
-    for pr in series.prs:
+    for pr in series.commits:
         assert f'<h2 id="{pr.name}">' in text
         assert all(f"<code>{path}</code>" in text for path in pr.paths)
         index = part(text, f'aria-label="files of {pr.name}"', "</nav>")
@@ -209,7 +209,7 @@ def test_a_page_of_prs_from_elsewhere() -> None:
     """What it says is text, and a name that two files have leads to none."""
     paths = ("x/f.py", "y/f.py", "y/g&h.py")
     changes = [Change(path, "+", "<new>", "", "a < b") for path in paths]
-    text = render("<i>", "<b>", [Content("one", "<u>", "`f.py`, `x/f.py`, `g&h.py`", "", None, changes)])
+    text = render("<i>", "<b>", [Content("1", "one", "<u>", "`f.py`, `x/f.py`, `g&h.py`", "", None, changes)])
     whole(text)
     assert "<h1>&lt;i&gt;</h1>" in text and "1. &lt;u&gt;</h2>" in text and "&lt;new&gt;" in text
     assert '<p><code>f.py</code>, <a href="#one/x/f.py"><code>x/f.py</code></a>, <a href="#one/y/g&amp;h.py">' in text

@@ -73,6 +73,31 @@ STACK = {
 }
 
 
+# The same, with the second PR as two commits.
+COMMITS = """\
+    commits:
+      - name: kernel
+        title: Compute twice by one product
+        introduces: []
+      - name: name
+        title: Give twice its name
+        introduces:
+          - torch/overrides.py
+"""
+SPLIT = STACK | {
+    "stack/series.yaml": SERIES.replace("    introduces:\n      - torch/overrides.py\n", COMMITS),
+    "stack/fast.kernel/COMMIT.md": "Compute twice by one product\n\nIt is two products otherwise.\n",
+    "stack/fast.name/COMMIT.md": "Give twice its name\n\nOverrides need it.\n",
+    "stack/fast.kernel/aten/src/ATen/native/Twice.cpp": "// 2 * a\n",
+    "stack/fast.kernel/build_variables.bzl": 'native = [\n    "Twice.cpp",\n    "Fast.cpp",\n]\n',
+}
+
+
 def stack(root: Path) -> Path:
     """The stack in a folder. Its second PR changes Twice.cpp and drops the line for Bazel."""
     return write(root, STACK)
+
+
+def split(root: Path) -> Path:
+    """The stack with a PR of two commits. The first changes two files; the second changes one of them and drops one."""
+    return write(root, SPLIT)

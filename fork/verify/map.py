@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
+from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
 PROJECT = Path(__file__).resolve().parents[2]
 MAP = PROJECT / "guide/map.yaml"
@@ -71,18 +71,18 @@ def table() -> str:
     return HEAD + "".join(row.line() for row in rows())
 
 
-def entries(series: Series, pr: PullRequest, operator: str) -> list[Entry]:
+def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
     """The rows that an operator of a state is due, in the map's order."""
-    state = series.state(pr)
+    state = series.state(commit)
     kinds = _kinds(state[NATIVE_FUNCTIONS].read_text(), operator)
     return [Entry(row, found(row, state, operator)) for row in rows() if row.of in kinds]
 
 
-def report(series: Series, pr: PullRequest) -> Iterator[str]:
+def report(series: Series, commit: Commit) -> Iterator[str]:
     """What `fork check` prints: for each operator the rows it has, those it lacks, and those that are its choice."""
-    for operator in series.operators(pr):
-        yield f"the map of {operator} in {pr.name} (guide/adding_an_operator.md says more)"
-        for entry in entries(series, pr, operator):
+    for operator in series.operators(commit):
+        yield f"the map of {operator} in {commit.name} (guide/adding_an_operator.md says more)"
+        for entry in entries(series, commit, operator):
             name = entry.row.row.replace("`", "")
             where = entry.found or f"without it: {_plain(entry.row.without)}; ours: {entry.row.example()}"
             yield f"  {entry.mark:7} {name:30} {where}"

@@ -16,7 +16,7 @@ from fork.engine import base as bases
 from fork.engine.digest import digest
 from fork.engine.pipeline import Fork, build, environment, python_folder
 from fork.lock import alone
-from fork.series import NATIVE_FUNCTIONS, PullRequest, Series
+from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
 PROJECT = Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
@@ -37,7 +37,7 @@ class Run:
 class Result:
     """The tests of one prefix on one release of torch."""
 
-    pr: str
+    commit: str
     torch: str
     runs: tuple[Run, ...]
 
@@ -45,33 +45,33 @@ class Result:
         return "; ".join(f"{r.command}: {r.said} ({r.seconds:.0f} s)" for r in self.runs) or "no tests"
 
 
-def results(series: Series, folder: Path, pr: PullRequest) -> Result | None:
+def results(series: Series, folder: Path, commit: Commit) -> Result | None:
     """What `build_and_test` found the last time, if it ran on this state."""
-    file = folder / "check" / f"{pr.name}.json"
+    file = folder / "check" / f"{commit.name}.json"
     if not file.is_file():
         return None
     data = json.loads(file.read_text())
-    if data.get("state") != _content(series, pr):
+    if data.get("files") != _content(series, commit):
         return None
-    return Result(data["pr"], data["torch"], tuple(Run(**run) for run in data["runs"]))
+    return Result(data["commit"], data["torch"], tuple(Run(**run) for run in data["runs"]))
 
 
-def build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
+def build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
     """Builds the fork where the prefix has native functions, then runs its test files and suites."""
-    with alone(folder / "check" / f"{pr.name}.lock", f"another check of {pr.name} is running"):
-        return _build_and_test(series, pr, folder)
+    with alone(folder / "check" / f"{commit.name}.lock", f"another check of {commit.name} is running"):
+        return _build_and_test(series, commit, folder)
 
 
-def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
+def _build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
     base = bases.installed()
-    state = series.state(pr)
+    state = series.state(commit)
     # A prefix without native functions runs on the base, even where a fork is installed beside it. Threads that wait
     # must not spin: two processes share the cores.
     variables = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"TORCH_FORK": str(base.site)}
     python = str(base.python)
     pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
     commands: list[tuple[str, list[str], Path]] = []
-    here = folder / "check" / pr.name
+    here = folder / "check" / commit.name
     shutil.rmtree(here, ignore_errors=True)
     for path, file in state.items():
         if path in series.anchors:
@@ -84,15 +84,15 @@ def _build_and_test(series: Series, pr: PullRequest, folder: Path) -> Result:
         if program:
             commands.append((f"the program in {path}", [python, "-c", program], here))
     if NATIVE_FUNCTIONS in state:
-        fork = Fork(series, pr, base, "auto", folder)
+        fork = Fork(series, commit, base, "auto", folder)
         variables |= environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
-        for name in series.operators(pr) if series.operator_tests else []:
+        for name in series.operators(commit) if series.operator_tests else []:
             command = f"{series.operator_tests} -k {name}"
             commands.append((command, [*pytest, *command.split()], tests_folder(series)))
     runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
-    result = Result(pr.name, base.version, runs)
-    record = json.dumps(asdict(result) | {"state": _content(series, pr)}, indent=1)
-    written = folder / "check" / f"{pr.name}.new"
+    result = Result(commit.name, base.version, runs)
+    record = json.dumps(asdict(result) | {"files": _content(series, commit)}, indent=1)
+    written = folder / "check" / f"{commit.name}.new"
     written.parent.mkdir(parents=True, exist_ok=True)
     written.write_text(record)
     written.replace(written.with_suffix(".json"))
@@ -104,10 +104,10 @@ def tests_folder(series: Series) -> Path:
     return next((f for f in (series.root, PROJECT) if (f / str(series.operator_tests)).is_file()), series.root)
 
 
-def _content(series: Series, pr: PullRequest) -> str:
+def _content(series: Series, commit: Commit) -> str:
     """One name for all files of a state."""
     return digest(
-        *(part for path, file in sorted(series.state(pr).items()) for part in (path.encode(), file.read_bytes()))
+        *(part for path, file in sorted(series.state(commit).items()) for part in (path.encode(), file.read_bytes()))
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
 from fork.engine.base import Base
+from fork.message import PART
 from fork.series import Series
 from fork.weave import pieces, weave_state
 
@@ -34,7 +35,7 @@ def problems(series: Series, base: Base) -> list[str]:
 
 def files(series: Series) -> Iterator[str]:
     """Each path introduced once and used, each stored state unlike the next one, each file whole."""
-    introduced = {path: n for n, pr in enumerate(series.prs) for path in pr.introduces}
+    introduced = {path: n for n, commit in enumerate(series.commits) for path in commit.introduces}
     for path in series.anchors:
         if path not in introduced:
             yield f"{path}: it has an anchor, and no PR introduces it"
@@ -43,24 +44,8 @@ def files(series: Series) -> Iterator[str]:
             path = file.relative_to(series.root).as_posix()
             if file.is_file() and "__pycache__" not in path and path not in (*introduced, series.operator_tests):
                 yield f"{path}: no PR introduces it"
-    for n, pr in enumerate(series.prs):
-        folder = series.root / "stack" / pr.name
-        for file in sorted(p for p in folder.rglob("*") if p.is_file()):
-            path = file.relative_to(folder).as_posix()
-            if path == "PR.md":
-                continue
-            if path not in introduced or introduced[path] > n:
-                yield f"{file.relative_to(series.root)}: this PR's state does not have {path}"
-            elif n + 1 == len(series.prs):
-                if not (series.root / path).is_file():
-                    yield f"{file.relative_to(series.root)}: the last state lies at {path} itself"
-                else:
-                    yield f"{file.relative_to(series.root)}: hides {path}, the last state"
-            else:
-                later = series.state(series.prs[n + 1]).get(path)
-                if later is not None and later.read_bytes() == file.read_bytes():
-                    yield f"{file.relative_to(series.root)}: the same as the next state: delete it"
-    for file in sorted({f for pr in series.prs for f in series.state(pr).values()}):
+    yield from _stored(series, introduced)
+    for file in series.files():
         if not file.read_bytes().endswith(b"\n"):
             yield f"{file.relative_to(series.root)}: no newline at its end"
         try:
@@ -74,35 +59,60 @@ def files(series: Series) -> Iterator[str]:
             yield f"{file.relative_to(series.root)}: {' '.join(str(error).split())}"
 
 
+def _stored(series: Series, introduced: Mapping[str, int]) -> Iterator[str]:
+    """Each file below stack/ belongs to a state and is unlike the next one's."""
+    states = {commit.name: n for n, commit in enumerate(series.commits)}
+    known = {series.root / "stack/series.yaml", *map(series.description_file, series.outline())}
+    top = series.root / "stack"
+    for file in sorted(file for file in top.rglob("*") if file.is_file() and file not in known):
+        name, _, path = file.relative_to(top).as_posix().partition("/")
+        here, n = file.relative_to(series.root), states.get(name)
+        if n is None:
+            yield f"{here}: no commit is called {name}"
+        elif path not in introduced or introduced[path] > n:
+            yield f"{here}: this state does not have {path}"
+        elif n + 1 == len(states):
+            there = (series.root / path).is_file()
+            yield f"{here}: hides {path}, the last state" if there else f"{here}: the last state lies at {path} itself"
+        else:
+            later = series.state(series.commits[n + 1]).get(path)
+            if later is not None and later.read_bytes() == file.read_bytes():
+                yield f"{here}: the same as the next state: delete it"
+
+
 def descriptions(series: Series) -> Iterator[str]:
-    """Each PR.md has its title, its place in the stack, every section, and nothing that git would cut."""
-    for pr in series.prs:
-        file = series.description_file(pr)
+    """Each has its title, and nothing that git would cut; a PR's also its place in the stack, and every section."""
+    prs = [pr.name for pr in series.prs]
+    for one in series.outline():
+        file = series.description_file(one)
         name = file.relative_to(series.root)
         if not file.is_file():
             yield f"{name}: missing"
             continue
         lines = file.read_text().splitlines()
         headings = [line.lstrip("# ").lower() for line in lines if line.startswith("#")]
-        if lines[:2] != [pr.title, ""]:
-            yield f"{name}: it does not begin with '{pr.title}' and an empty line"
-        if len(pr.title) > 72:
-            yield f"{name}: its title has {len(pr.title)} characters, and a subject has 72 at most"
-        for section in SECTIONS:
-            if not any(heading.startswith(section) for heading in headings):
-                yield f"{name}: it has no section '{section}'"
+        if lines[:2] != [one.title, ""]:
+            yield f"{name}: it does not begin with '{one.title}' and an empty line"
+        if len(one.title) > 72:
+            yield f"{name}: its title has {len(one.title)} characters, and a subject has 72 at most"
         for number, line in enumerate(lines, 1):
             if line == "---" or line.startswith(("diff -", "Index: ")):
                 yield f"{name}:{number}: git would cut the message at {line!r}"
-        place = [f"* **{o.name}** (this PR)" if o is pr else f"* {o.name}" for o in reversed(series.prs)]
+            if PART.match(f"{line}\n"):
+                yield f"{name}:{number}: `fork apply` writes such a line itself: {line!r}"
+        if one.name not in prs:
+            continue
+        for section in SECTIONS:
+            if not any(heading.startswith(section) for heading in headings):
+                yield f"{name}: it has no section '{section}'"
+        place = [f"* **{pr}** (this PR)" if pr == one.name else f"* {pr}" for pr in reversed(prs)]
         if STACK not in lines or lines[lines.index(STACK) + 1 :][: len(place) + 1] != [*place, ""]:
             yield f"{name}: it does not say '{STACK}' and then {', '.join(place)}"
 
 
 def unfinished(series: Series) -> Iterator[str]:
     """Every line of a file or a description that says itself that something is left to write."""
-    files = {f for pr in series.prs for f in (*series.state(pr).values(), series.description_file(pr)) if f.is_file()}
-    for file in sorted(files):
+    for file in sorted(filter(Path.is_file, {*series.files(), *map(series.description_file, series.outline())})):
         for number, line in enumerate(file.read_text().splitlines(), 1):
             if found := UNFINISHED.search(line):
                 what = line[found.start() :].strip(" #/*").removeprefix("TODO:").strip()
@@ -114,10 +124,10 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
     """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
     seen: set[str] = set()
     used: set[tuple[str, str]] = set()
-    for pr in series.prs:
+    for commit in series.commits:
         state = {
             path: file
-            for path, file in series.state(pr).items()
+            for path, file in series.state(commit).items()
             if path not in series.anchors or read(path) is not None
         }
         for problem in weave_state(state, series.anchors, read, used)[1]:
@@ -140,9 +150,7 @@ def absent(series: Series, base: Base) -> Iterator[str]:
 
 def copies(series: Series, site: Path) -> Iterator[str]:
     """Runs of lines that also stand in a row in a file of the base."""
-    ours = {
-        file: _telling(file.read_text()) for file in sorted({f for pr in series.prs for f in series.state(pr).values()})
-    }
+    ours = {file: _telling(file.read_text()) for file in series.files()}
     runs: dict[tuple[str, ...], tuple[Path, int]] = {}
     for file, lines in ours.items():
         for n in range(len(lines) - RUN + 1):

@@ -1,0 +1,447 @@
+"""A PR of several commits through every command: each is a state of its own, and a branch gives them back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from expecttest import assert_expected_inline
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
+
+from fork.cli import main
+from fork.commands.export import COVER
+from fork.errors import ForkError
+from fork.message import Message
+from fork.page.html import page
+from fork.series import Series
+from fork.tests import halve
+from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.pages import whole
+from fork.tests.tiny import COMMITS, SPLIT, UPSTREAM, split
+from fork.verify import soundness
+
+
+@fixture
+def stage(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """The stack's folder, and a checkout of its upstream with a release tag."""
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    tree = committed(tmp_path / "tree", UPSTREAM)
+    git(tree, "tag", "v2.13.0")
+    yield split(tmp_path / "ours"), tree
+
+
+def fork(*words: str | Path) -> int:
+    return main([str(word) for word in words])
+
+
+def messages(tree: Path, branch: str) -> str:
+    return git(tree, "log", "--reverse", "--format=%B", f"main..{branch}")
+
+
+def test_a_commit_has_a_name_and_a_place_and_a_state(tmp_path: Path) -> None:
+    series = Series.load(split(tmp_path))
+    assert [(one.place, one.name) for one in series.outline()] == [
+        ("1", "plain"),
+        ("2", "fast"),
+        ("2.1", "fast.kernel"),
+        ("2.2", "fast.name"),
+    ]
+    for word in ("2", "fast", "2.2", "fast.name", None):
+        assert series.find(word) is series.commits[2]
+    assert series.find("2.1") is series.find("fast.kernel") is series.commits[1]
+    assert [series.build_name(commit) for commit in series.commits] == ["plain", "fast.kernel", "fast"]
+    assert [series.mark(series.commits[1], path) for path in series.commits[1].paths] == ["~", "~"]
+    assert [series.mark(series.commits[2], path) for path in series.commits[2].paths] == ["+", "~", "-"]
+    kernel = series.state("2.1")
+    assert kernel["build_variables.bzl"] == tmp_path / "stack/fast.kernel/build_variables.bzl"
+    assert kernel["docs/source/ops.md"] == tmp_path / "docs/source/ops.md"
+    assert "torch/overrides.py" not in kernel
+    with raises(ForkError, match="it has 1 plain, 2 fast, 2.1 fast.kernel, 2.2 fast.name$"):
+        series.find("2.3")
+
+
+def test_a_key_that_nobody_knows(tmp_path: Path) -> None:
+    errors = []
+    for old, new in (
+        ("prs:\n", "strickt: false\nprs:\n"),
+        ("    title: Add twice\n", "    titel: Add twice\n"),
+        (COMMITS, COMMITS.replace("introduces: []", "introduces: []\n        changes: []")),
+        (COMMITS, f"    introduces: []\n{COMMITS}"),
+        (COMMITS, "    commits: []\n"),
+        (COMMITS, COMMITS.replace("name: kernel", "name: the.kernel")),
+        (COMMITS, COMMITS.replace("name: kernel", "name: name")),
+        (COMMITS, COMMITS.replace("      - name: kernel\n        title", "      - title")),
+        (COMMITS, "    commits:\n      - kernel\n"),
+    ):
+        text = SPLIT["stack/series.yaml"].replace(old, new, 1)
+        assert text != SPLIT["stack/series.yaml"]
+        with raises(ForkError) as caught:
+            Series.load(write(tmp_path, {"stack/series.yaml": text}))
+        errors.append(
+            str(caught.value).removeprefix(f"{tmp_path}/stack/series.yaml ").removeprefix("is not a series: ")
+        )
+    assert_expected_inline(
+        "\n".join(errors),
+        """\
+it has the unknown key `strickt`: it can have prs, anchors, needs, wheel_suffix, operator_tests, strict, tip, checkout
+PR plain has the unknown key `titel`: it can have name, title, introduces, commits
+commit fast.kernel has the unknown key `changes`: it can have name, title, introduces
+PR fast has the unknown key `introduces`: it can have name, title, commits
+commits of PR fast is not a list of commits: give each a name, title and introduces
+commit fast.the.kernel has a name of other signs than letters, digits, `-` and `_`
+has the PR fast.name twice: name it once
+commit fast has no `name`: write it
+commit fast has 'kernel' where an entry belongs: write name, title, introduces""",
+    )
+
+
+def test_it_is_shown(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root = split(tmp_path)
+    assert fork("--root", root, "show") == 0
+    assert_expected_inline(
+        capsys.readouterr().out,
+        """\
+1  plain: Add twice
+   + aten/src/ATen/native/Twice.cpp
+   + aten/src/ATen/native/native_functions.yaml
+   + build_variables.bzl
+   + docs/source/ops.md
+2  fast: Make twice fast
+2.1  fast.kernel: Compute twice by one product
+   ~ aten/src/ATen/native/Twice.cpp
+   ~ build_variables.bzl
+2.2  fast.name: Give twice its name
+   + torch/overrides.py
+   ~ aten/src/ATen/native/Twice.cpp
+   - build_variables.bzl
+""",
+    )
+    assert fork("--root", root, "show", "2") == 0
+    both = capsys.readouterr().out
+    assert_expected_inline(
+        "\n".join(line for line in both.splitlines() if line),
+        """\
+PR 2 of 2: fast
+Make twice fast
+Stack (oldest at bottom):
+* **fast** (this PR)
+* plain
+## Why
+Twice is needed.
+## How to review
+Top down.
+## Test plan
+`make test`: 2 passed.
+Commit 2.1: fast.kernel
+Compute twice by one product
+It is two products otherwise.
+-------------------------------------------------------------------------------
+~ aten/src/ATen/native/Twice.cpp
+  changed
+// 2 * a
+-------------------------------------------------------------------------------
+~ build_variables.bzl
+  goes before "Two.cpp", in native
+native = [
+    "Twice.cpp",
+    "Fast.cpp",
+]
+Commit 2.2: fast.name
+Give twice its name
+Overrides need it.
+-------------------------------------------------------------------------------
++ torch/overrides.py
+  goes after one in names
+names = ['twice']
+-------------------------------------------------------------------------------
+~ aten/src/ATen/native/Twice.cpp
+  changed
+// 2 * a, and fast
+-------------------------------------------------------------------------------
+- build_variables.bzl
+  dropped: upstream's file is as it was""",
+    )
+    assert fork("--root", root, "show", "2.1") == 0
+    alone = capsys.readouterr().out
+    assert alone.startswith("Commit 2.1: fast.kernel\n") and alone in both
+
+
+def test_its_page(tmp_path: Path) -> None:
+    """The PR stands above its commits in the picture, and before them in the text."""
+    text = SPLIT["stack/series.yaml"].replace("file: after one", "file: before baddbmm")
+    text = text.replace("torch/overrides", "docs/overrides")
+    series = Series.load(write(tmp_path, SPLIT | {"stack/series.yaml": text, "docs/overrides.py": "names = []\n"}))
+    everything = page(series, None)
+    found = whole(everything)
+    assert [id for id in found.ids if re.fullmatch(r"[\w.]+", id)] == ["plain", "fast", "fast.kernel", "fast.name"]
+    picture = everything.partition('class="stack"')[2].partition("</nav>")[0]
+    assert re.findall(r'<a href="#([\w.]+)"( class="part")?', picture) == [
+        ("fast", ""),
+        ("fast.name", ' class="part"'),
+        ("fast.kernel", ' class="part"'),
+        ("plain", ""),
+    ]
+    assert "2.1. Compute twice by one product</h2>" in everything
+    section = everything.partition('<h2 id="fast.kernel">')[2].partition("</section>")[0]
+    assert 'on <a href="#plain">plain</a> · below <a href="#fast.name">fast.name</a>' in section
+    assert 'id="fast.kernel/aten/src/ATen/native/Twice.cpp"' in section
+    for word, shown in (("fast", ["fast", "fast.kernel", "fast.name"]), ("2.1", ["fast.kernel"])):
+        text = page(series, series.named(word))
+        whole(text)
+        assert re.findall(r'<h2 id="([\w.]+)">', text) == shown
+
+
+def test_one_commit_each_and_the_first_says_what_the_pr_is(stage: tuple[Path, Path]) -> None:
+    root, tree = stage
+    assert fork("--root", root, "apply", tree) == 0
+    assert_expected_inline(
+        messages(tree, "stack"),
+        """\
+Add twice
+
+Stack (oldest at bottom):
+* fast
+* **plain** (this PR)
+
+## Why
+
+Twice is needed.
+
+## How to review
+
+Top down.
+
+## Test plan
+
+`make test`: 2 passed.
+
+Compute twice by one product
+
+It is two products otherwise.
+
+Part-of: fast.kernel
+
+Make twice fast
+
+Stack (oldest at bottom):
+* **fast** (this PR)
+* plain
+
+## Why
+
+Twice is needed.
+
+## How to review
+
+Top down.
+
+## Test plan
+
+`make test`: 2 passed.
+
+Give twice its name
+
+Overrides need it.
+
+Part-of: fast.name
+
+""",
+    )
+    changed = git(tree, "log", "--reverse", "--format=* %s", "--name-status", "main..stack")
+    assert_expected_inline(
+        "\n".join(line for line in changed.splitlines() if line),
+        """\
+* Add twice
+A	aten/src/ATen/native/Twice.cpp
+M	aten/src/ATen/native/native_functions.yaml
+M	build_variables.bzl
+M	docs/source/ops.rst
+* Compute twice by one product
+M	aten/src/ATen/native/Twice.cpp
+M	build_variables.bzl
+* Give twice its name
+M	aten/src/ATen/native/Twice.cpp
+M	build_variables.bzl
+M	torch/overrides.py""",
+    )
+
+
+def test_a_plan_and_a_prefix(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    assert fork("--root", root, "apply", tree, "--check", "--pr", "2.1") == 0
+    assert_expected_inline(
+        capsys.readouterr().out,
+        """\
+1  plain: Add twice
+   +1 aten/src/ATen/native/Twice.cpp: a new file
+   +2 aten/src/ATen/native/native_functions.yaml: goes after one
+   +1 build_variables.bzl: goes before "Two.cpp", in native
+   +1 docs/source/ops.rst: goes after one_and_a_half or after one in Operators (older releases: docs/source/ops.rst)
+2  fast: Make twice fast
+2.1  fast.kernel: Compute twice by one product
+   +1 -1 aten/src/ATen/native/Twice.cpp: changed
+   +1 build_variables.bzl: goes before "Two.cpp", in native
+2 commits would go on branch stack; nothing was changed
+""",
+    )
+
+
+def test_the_patches_and_which_belong_together(stage: tuple[Path, Path], tmp_path: Path) -> None:
+    root, tree = stage
+    assert fork("--root", root, "export", tree, tmp_path / "out") == 0
+    letter = (tmp_path / "out" / COVER).read_text()
+    assert "Subject: [PATCH 0/3] Make twice fast\n" in letter
+    assert_expected_inline(
+        letter.split("\n\n")[2],
+        """\
+  1. Add twice
+  2. Make twice fast
+     2.1 Compute twice by one product
+     2.2 Give twice its name""",
+    )
+    patches = sorted(map(str, (tmp_path / "out").glob("*.patch")))
+    assert len(patches) == 3
+    assert fork("--root", root, "apply", tree) == 0
+    git(tree, "switch", "--quiet", "--create", "by-mail", "main")
+    git(tree, "am", "--quiet", *patches)
+    assert messages(tree, "by-mail") == messages(tree, "stack")
+    assert git(tree, "diff", "stack", "by-mail") == ""
+
+
+def test_a_message_says_it_both_ways() -> None:
+    for message in (
+        Message("One\n"),
+        Message("One\n\nIts text.\n", "fast", "kernel"),
+        Message("One\n\nIts text.\n", "fast", "kernel", "Fast\n\nWhy.\n\n## How\n"),
+    ):
+        assert Message.of(str(message)) == message
+    # `git commit --signoff` writes into the paragraph of the trailer.
+    signed = "One\n\nText.\n\nPart-of: fast.kernel\nSigned-off-by: Ada\n"
+    assert Message.of(signed) == Message("One\n\nText.\n\nSigned-off-by: Ada\n", "fast", "kernel")
+    assert Message.of(f"{signed}\nFast\n").whole == "Fast\n"
+
+
+def branch(tree: Path, *said: str) -> Path:
+    """A branch of a commit for each message, and the folder that the stack of it would go into."""
+    git(tree, "switch", "--quiet", "--create", "mine", "v2.13.0")
+    for n, text in enumerate(said):
+        write(tree, {f"torch/new{n}.py": f"x = {n}\n"})
+        git(tree, "add", "--all")
+        git(tree, "commit", "--quiet", f"--message={text}")
+    return tree.parent / "imported"
+
+
+def test_a_branch_says_by_one_line_which_commits_belong_together(stage: tuple[Path, Path]) -> None:
+    """A PR that no commit describes has the title of its first."""
+    _, tree = stage
+    said = ("A\n\nPart-of: all.a", "B\n\nText.\n\nPart-of: all.b", "C")
+    folder = branch(tree, *said)
+    assert fork("import", tree, folder) == 0
+    assert_expected_inline(
+        (folder / "stack/series.yaml").read_text(),
+        """\
+# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
+wheel_suffix: mine
+operator_tests: test/test_ops.py
+strict: false
+prs:
+- name: all
+  title: A
+  commits:
+  - name: a
+    title: A
+    introduces:
+    - torch/new0.py
+  - name: b
+    title: B
+    introduces:
+    - torch/new1.py
+- name: c
+  title: C
+  introduces:
+  - torch/new2.py
+""",
+    )
+    stored = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("stack/*/*.md")}
+    assert stored == {
+        "stack/all.a/COMMIT.md": "A\n",
+        "stack/all.b/COMMIT.md": "B\n\nText.\n",
+        "stack/c/PR.md": "C\n",
+    }
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    assert fork("--root", folder, "apply", tree, "--branch", "again") == 0
+    assert messages(tree, "again") == messages(tree, "mine")
+
+
+@mark.parametrize(
+    ("said", "reason"),
+    [
+        (("A\n\nPart-of: all.a", "B", "C\n\nPart-of: all.c"), "the commits of PR all do not follow one another"),
+        (("A\n\nPart-of: all.a", "B\n\nPart-of: all.a"), ""),  # told apart by their numbers
+        (("A\n\nPart-of: b.a", "B"), ""),
+    ],
+)
+def test_a_branch_of_commits_that_are_not_neighbours(
+    stage: tuple[Path, Path], capsys: CaptureFixture[str], said: tuple[str, ...], reason: str
+) -> None:
+    folder = branch(stage[1], *said)
+    assert fork("import", stage[1], folder) == bool(reason)
+    assert reason in capsys.readouterr().err
+    if not reason:
+        assert len({one.name for one in Series.load(folder).commits}) == len(said)
+
+
+def test_its_descriptions_are_checked(tmp_path: Path) -> None:
+    series = Series.load(split(tmp_path))
+    assert [*soundness.files(series), *soundness.descriptions(series)] == []
+    (tmp_path / "stack/fast.name/COMMIT.md").unlink()
+    write(
+        tmp_path,
+        {"stack/fast.kernel/COMMIT.md": "Fast\n\nPart-of: slow.kernel\n", "stack/fast/build_variables.bzl": ""},
+    )
+    found = [*soundness.files(series), *soundness.descriptions(series)]
+    assert_expected_inline(
+        "\n".join(found),
+        """\
+stack/fast/build_variables.bzl: no commit is called fast
+stack/fast.kernel/COMMIT.md: it does not begin with 'Compute twice by one product' and an empty line
+stack/fast.kernel/COMMIT.md:3: `fork apply` writes such a line itself: 'Part-of: slow.kernel'
+stack/fast.name/COMMIT.md: missing""",
+    )
+
+
+def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """Each with its own kernel. A test that the first brings runs there, as it is there, and at the second again."""
+    test = "import torch\n\n\ndef test_node():\n    x = torch.ones(2, requires_grad=True)\n"
+    test += "    assert torch.halve(x).grad_fn.name().startswith('{}Backward')\n"
+    commits = f"""\
+    commits:
+      - name: first
+        title: Divide
+        introduces:
+          - test/test_halve.py
+          - {halve.KERNEL}
+          - {halve.NATIVE}
+      - name: second
+        title: Multiply
+        introduces:
+          - torch/overrides.py
+"""
+    listed = re.sub(r"    introduces:\n(      - .*\n)+", commits, halve.FILES["stack/series.yaml"])
+    text = halve.FILES[halve.KERNEL]
+    files = {
+        "stack/series.yaml": f"strict: false\n{listed}",
+        "stack/composite.first/test/test_halve.py": test.format("Div"),
+        "test/test_halve.py": test.format("Mul"),
+        f"stack/composite.first/{halve.KERNEL}": text,
+        halve.KERNEL: text.replace("self.div(2)", "self.mul(0.5)"),
+    }
+    root = write(tmp_path, halve.FILES | files)
+    assert fork("--root", root, "check") == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("composite.")]
+    assert [re.sub(r"\d+\.?\d* ?s\b", "N s", line) for line in said] == [
+        "composite.first  test/test_halve.py: 1 passed in N s (N s)",
+        "composite.second test/test_halve.py: 1 passed in N s (N s)",
+    ]
