@@ -32,7 +32,9 @@ def test_the_commits(tree: Path) -> None:
     assert_expected_inline(
         git(tree, "log", "--graph", "--format=%s"),
         """\
-* Give torch.attn fused kernels and a place in every subsystem
+* Give torch.attn fused CUDA kernels
+* Give torch.attn fused CPU kernels
+* Make torch.attn one operator with formulas, on every device
 * Add torch.attn, tanh attention composed of matmul and tanh
 * Write the gradient of attn as custom Functions in Python and C++
 * Derive the gradient of attn on paper
@@ -86,8 +88,9 @@ def test_each_line_in_its_place(tree: Path) -> None:
      "aten/src/ATen/native/cpu/Activation.cpp",
 +    "aten/src/ATen/native/cpu/AttnKernel.cpp",
      "aten/src/ATen/native/cpu/AvgPoolKernel.cpp",
-@@ -7,2 +8,3 @@ aten_native_source_non_codegen_list = [
+@@ -7,2 +8,4 @@ aten_native_source_non_codegen_list = [
      "aten/src/ATen/native/AffineGridGenerator.cpp",
++    "aten/src/ATen/native/AttnCPU.cpp",
 +    "aten/src/ATen/native/attn.cpp",
      "aten/src/ATen/native/AveragePool2d.cpp",
 +++ b/docs/source/amp.md

@@ -774,7 +774,7 @@ class TestContexts(TestCase):
     def test_infinite_gradients(self, dtype):
         """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
         values = make_inputs(dtype=dtype, requires_grad=False)
-        overflows = 0
+        overflows = infinities = 0
         for number, which in itertools.product(
             (complex(torch.inf, 0), complex(0, -torch.inf), complex(torch.inf, 1)),
             range(2),
@@ -791,9 +791,13 @@ class TestContexts(TestCase):
             found.append([torch.view_as_real(x) for x in grads])
             for ours in found[0], found[2]:
                 self.assertEqual(ours, found[1], equal_nan=True)
-            # MKL's products keep infinities, OpenBLAS's make NaN of them all.
             overflows += sum((~x.isfinite()).sum().item() for x in found[1])
+            infinities += which * found[1][0].isinf().sum().item()
         self.assertGreater(overflows, 0)
+        if not infinities:
+            self.skipTest(
+                "this BLAS makes NaN of an infinite X, whose order of terms thus cannot be seen"
+            )
 
 
 class TestContextsOfDevices(TestCase):

@@ -22,7 +22,7 @@ from checks.mutants import Mutant, table
 
 LIMIT = 300
 """Seconds that one test may take: a mutant that makes it wait for ever is not found by it."""
-PASSED, FAILED, NOT_RUN = 0, 1, 2
+PASSED, FAILED, NOT_RUN, SKIPPED = 0, 1, 2, 3
 
 
 def load(path: str) -> types.ModuleType:
@@ -39,9 +39,9 @@ def run(test: str) -> int:
     suite = unittest.defaultTestLoader.loadTestsFromName(name.replace("::", "."), sys.modules[Path(path).stem])
     result = unittest.TestResult()
     suite.run(result)
-    if result.skipped or not result.testsRun:
-        return NOT_RUN
-    return PASSED if result.wasSuccessful() else FAILED
+    if not result.wasSuccessful():
+        return FAILED
+    return SKIPPED if result.skipped else PASSED if result.testsRun else NOT_RUN
 
 
 def start(test: str, mutant: Mutant | None) -> int:
@@ -92,6 +92,10 @@ def main(names: Sequence[str], at_once: int) -> int:
         trial, began = running.pop(child)
         fault = wrong(trial, status)
         name = trial[1].name if trial[1] else "no mutant"
+        if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) == SKIPPED:
+            if trial[1]:
+                print(f"left   {name}: {trial[0]} skips itself on this processor", flush=True)
+            continue
         if fault or trial[1]:
             print(f"{'WRONG ' if fault else 'killed'} {name}: {fault or trial[0]} ({time.monotonic() - began:.0f} s)")
             sys.stdout.flush()
