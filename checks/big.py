@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import argparse
 import resource
+import sys
 import time
 
 import torch
 from torch import Tensor
+
+from fork.arguments import Parser, at_least, status
 
 SAMPLES = 40
 D, E = 64, 48
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m checks.big", description=__doc__)
-    parser.add_argument("--rows", type=int, default=50_000, metavar="N")
+    parser = Parser(prog="python -m checks.big", description=__doc__)
+    parser.add_argument("--rows", type=at_least(2), default=50_000, metavar="N")
     options = parser.parse_args()
     for dtype in (torch.bfloat16, torch.float16):
         run(options.rows, dtype)
@@ -61,4 +63,4 @@ def relative(got: Tensor, exact: Tensor) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("checks.big", main))

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from fork.arguments import Parser, status
+
 
 def step(seed: int) -> list[Tensor]:
     """Values and gradients of one small problem, whose size depends on the seed."""
@@ -77,6 +79,12 @@ def workers() -> None:
         raise SystemExit("wrong in the workers of a DataLoader")
 
 
-if __name__ == "__main__":
+def main() -> None:
     programs: dict[str, Callable[[], None]] = {"threads": threads, "forks": forks, "workers": workers}
-    programs[sys.argv[1]]()
+    parser = Parser(prog="python -m checks.concurrent", description=__doc__)
+    parser.add_argument("name", choices=programs)
+    programs[parser.parse_args().name]()
+
+
+if __name__ == "__main__":
+    sys.exit(status("checks.concurrent", main))

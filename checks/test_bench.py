@@ -16,6 +16,7 @@ from bench.cpu import report
 from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case, grid, is_quick, other_routes
 from bench.cpu.record import FOLDER, Record, Result, here
 from bench.reference import composition
+from fork.errors import ForkError
 
 FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
 
@@ -80,13 +81,13 @@ def test_the_time_of_a_large_call_is_guessed_from_a_smaller_one():
 
 
 def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="no case has this part, dtype, N and D"):
+    with pytest.raises(ForkError, match="no case has this part, dtype, N and D"):
         measure(monkeypatch, "--n", "3", "--out", str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_huge_pages_are_refused_to_a_process_of_their_own(tmp_path, monkeypatch):
-    with pytest.raises(SystemExit, match="--no-huge-pages needs --out"):
+    with pytest.raises(ForkError, match="--no-huge-pages needs --out"):
         measure(monkeypatch, "--no-huge-pages", "--n", "16")
     if not sys.platform.startswith("linux"):
         pytest.skip("prctl is Linux's")

@@ -143,3 +143,12 @@ def test_a_seed_always_draws_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> 
     assert drawn[:half] == drawn[half:]
     assert {case.context for case in drawn} == set(CONTEXTS) and {case.dtype for case in drawn} == set(DTYPES)
     assert max(case.threads for case in drawn) > 8 and max(case.n for case in drawn) > 600
+
+
+def test_one_case_in_twenty_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Case] = []
+    monkeypatch.setattr(fuzz, "check", drawn.append)
+    for batch in range(4):
+        fuzz.fault(batch, Counter())
+    large = [case for case in drawn if case.n > drawing.LARGE]
+    assert len(large) >= len(drawn) / 20 and len({case.dtype for case in large}) >= 4

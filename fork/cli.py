@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
+from fork.arguments import Parser, status
 from fork.commands.import_ import add_branch_arguments
 from fork.errors import ForkError, told_plainly
 
@@ -31,24 +30,11 @@ COMMANDS = {
 MODULES = {"import": "import_"}
 
 
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line as the tool says everything else."""
-
-    def error(self, message: str) -> NoReturn:
-        _, unknown, words = message.partition("unrecognized arguments: ")
-        if unknown:
-            known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
-            where = f"write {known[0]} before the command" if known else f"see `{self.prog} COMMAND --help`"
-        else:
-            where = f"see `{self.prog} --help`"
-        raise ForkError(f"{message}: {where}")
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command; the exit status is its own, 1 for an error that the tool explains."""
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        return _run(words)
+        return status("fork", partial(_run, words), "stopped; the last good build is as it was")
     except ModuleNotFoundError as error:
         if not error.name or error.name.partition(".")[0] == "fork":
             raise
@@ -84,16 +70,5 @@ def _run(words: list[str]) -> int:
         parsed = parser.parse_args(words)
         with told_plainly(parsed.root):
             return int(parsed.run(parsed))
-    except BrokenPipeError:
-        # Who read the output has seen enough; what Python would flush at its end has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except UnicodeDecodeError as error:
-        print(f"fork: a file of the stack is not UTF-8: {error}", file=sys.stderr)
-        return 1
-    except ForkError as error:
-        print(f"fork: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("fork: stopped; the last good build is as it was", file=sys.stderr)
-        return 130
+        raise ForkError(f"a file of the stack is not UTF-8: {error}") from error

@@ -6,10 +6,11 @@ a part of the cases, so that a long run can be made in slices.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import dataclasses
 import itertools
+import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from timeit import Timer
@@ -22,6 +23,7 @@ from bench.cpu.measure import LONGEST, Floor, Work, medians, peak_memory
 from bench.cpu.record import FOLDER, Record, Result, commit, here
 from bench.cpu.routes import KINDS, jax_works, routes, works
 from bench.reference import Attn, flop, require_attn
+from fork.arguments import Parser, duration, status
 
 HEADER = (
     "kind            type        N    D    E composition torch.attn speedup  GF/s floor  N^2 of memory\n"
@@ -29,7 +31,7 @@ HEADER = (
 )
 
 
-def chosen(options: argparse.Namespace) -> Iterator[Case]:
+def chosen(options: Namespace) -> Iterator[Case]:
     for case in itertools.chain(grid(), other_routes()):
         if (
             case.part in (options.part or PARTS)
@@ -145,9 +147,9 @@ def refuse_huge_pages() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.cpu", description=__doc__)
+    parser = Parser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cases, in under two minutes")
-    parser.add_argument("--seconds", type=float, help="time for each route of a case (default 0.4; 0.15 with --quick)")
+    parser.add_argument("--seconds", type=duration, help="for each route of a case (default 0.4; 0.15 with --quick)")
     parser.add_argument("--part", nargs="+", choices=PARTS, help="the grid, or every other route at a few sizes")
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="only these")
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help=f"only these of {SIZES}")
@@ -158,11 +160,11 @@ def main() -> None:
     require_attn()
     if options.no_huge_pages:
         if not options.out:
-            raise SystemExit("bench: --no-huge-pages needs --out: guide/bench has the results with huge pages")
+            parser.error("--no-huge-pages needs --out, since guide/bench has the results with huge pages")
         refuse_huge_pages()
     cases = list(chosen(options))
     if not cases:
-        raise SystemExit("bench: no case has this part, dtype, N and D; `--help` names those that there are")
+        parser.error("no case has this part, dtype, N and D")
     mine = here()
     folder = options.out or FOLDER / mine.folder_name
     record = Record.read(folder) if (folder / "results.json").exists() else mine
@@ -172,8 +174,7 @@ def main() -> None:
             "choose another folder with --out"
         )
     print(f"{mine.conditions}, torch {torch.__version__}, commit {commit()}")
-    seconds = options.seconds or (0.15 if options.quick else 0.4)
-    results = run(cases, record, folder, seconds)
+    results = run(cases, record, folder, options.seconds or (0.15 if options.quick else 0.4))
     print(overhead(results), end="\n" * any(r.case.n == OVERHEAD_N for r in results))
     report.write(record, folder)
     charts.draw(record, folder)
@@ -182,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.cpu", main))

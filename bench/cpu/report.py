@@ -6,6 +6,7 @@ It also writes the table of all processors side by side into the documents that 
 from __future__ import annotations
 
 import re
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case
 from bench.cpu.record import FOLDER, SLOWER, Record, Result
 from bench.cpu.routes import KINDS
 from bench.reference import flop
+from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "stack/explicit/PR.md")
@@ -168,6 +170,7 @@ def everywhere() -> list[Record]:
 
 
 def main() -> None:
+    Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
     for path in sorted(FOLDER.glob("*/results.json")):
         record = Record.read(path.parent)
         write(record, path.parent)
@@ -180,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.cpu.report", main))

@@ -7,7 +7,6 @@ memory's rate. Both rates are from the data sheet of the device. A device that i
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import sys
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from bench.gpu import peak_memory
 from bench.reference import Attn, composition, flop, require_attn
+from fork.arguments import Parser, duration, status
 
 # Dense TFLOP/s and TB/s of NVIDIA's data sheets; float64 on tensor cores, float32 without TF32.
 RATES = {
@@ -205,8 +205,8 @@ def misses(size: Size, phase: int, mine: Result, plain: Result) -> Iterator[str]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=float, default=0.15, help="seconds per measurement")
+    parser = Parser(prog="python -m bench.gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--budget", type=duration, default=0.15, help="seconds per measurement")
     parser.add_argument("--names", nargs="+", default=["bfloat16", "float16", "float32", "float64", "tf32"])
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -226,4 +226,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status("bench.gpu", main))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import torch
 
 from bench.reference import require_attn
+from fork.arguments import Parser, status
 
 
 def run(dtype: torch.dtype, n: int, d: int, e: int) -> None:
@@ -22,6 +24,7 @@ def run(dtype: torch.dtype, n: int, d: int, e: int) -> None:
 
 
 def main() -> None:
+    Parser(prog="python -m bench.gpu.sanitize", description=__doc__).parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
@@ -37,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.gpu.sanitize", main))

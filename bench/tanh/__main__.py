@@ -5,12 +5,13 @@ float32 takes every S-th number. bfloat16 and float16, which have a tanh of thei
 
 from __future__ import annotations
 
-import argparse
 import os
+import sys
 
 import torch
 
 from bench.reference import require_attn
+from fork.arguments import Parser, at_least, status
 
 # For some processors and sizes ATen's tanh would run.
 os.environ["TORCH_ATTN_CPU_KERNELS"] = "1"
@@ -45,11 +46,9 @@ def short(dtype: torch.dtype) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stride", type=int, default=1, help="take every S-th float (default 1: all 2^32)")
+    parser = Parser(prog="python -m bench.tanh", description=__doc__)
+    parser.add_argument("--stride", type=at_least(1), default=1, help="take every S-th float (default 1: all 2^32)")
     stride = parser.parse_args().stride
-    if stride < 1:
-        raise SystemExit(f"bench: --stride is {stride}; give 1 or more")
     require_attn()
     worst, where = 0.0, 0.0
     step = BATCH * stride
@@ -69,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.tanh", main))

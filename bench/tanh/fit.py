@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+import sys
 from collections.abc import Sequence
 
 import mpmath as mp  # type: ignore[import-untyped]  # it comes with torch
+
+from fork.arguments import Parser, status
 
 
 def alternating(points: list[mp.mpf], errors: list[mp.mpf], count: int) -> list[tuple[mp.mpf, mp.mpf]]:
@@ -58,7 +60,7 @@ def short_tanh(limit: int = 5, top: int = 3, bottom: int = 3, rounds: int = 8) -
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    Parser(prog="python -m bench.tanh.fit", description=__doc__).parse_args()
     mp.mp.dps = 60
     coefficients, worst = short_tanh()
     print(f"numerator, and denominator after 1: relative error 2^{mp.nstr(mp.log(worst, 2), 4)}")
@@ -67,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.tanh.fit", main))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
@@ -17,6 +16,7 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from checks.fuzz.case import Case, cases
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import Refused, Wrong, check
+from fork.arguments import Parser, at_least, duration, status
 
 REFUSED = "refused by composition too"
 # Cases of one seed, which hypothesis draws in one run: long ones go on from any seed, and memory stays small.
@@ -37,22 +37,22 @@ SETTINGS = settings(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m checks.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=None, help="stop after as many (default: 60)")
-    parser.add_argument("--cases", type=int, default=None, help=f"stop after as many, in batches of {BATCH}")
-    parser.add_argument("--seed", type=int, default=0, help="of the first batch; the next batch has the next one")
-    parser.add_argument("--failures", type=int, default=1, help="stop after as many batches with a wrong case")
+    parser = Parser(prog="python -m checks.fuzz", description=__doc__)
+    parser.add_argument("--seconds", type=duration, help="stop after as many (default: 60)")
+    parser.add_argument("--cases", type=at_least(1), help=f"stop after as many, in batches of {BATCH}")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the first batch; the next one follows")
+    parser.add_argument("--failures", type=at_least(1), default=1, help="stop after as many batches with a wrong case")
     parser.add_argument("--context", action="append", choices=list(CONTEXTS), help="default: all")
     options = parser.parse_args()
     if not hasattr(torch, "attn"):
         raise SystemExit("checks.fuzz: this torch has no torch.attn: run it by `python -m fork run`")
     warnings.simplefilter("ignore")
-    seconds = options.seconds or (60 if options.cases is None else math.inf)
+    limit = options.seconds or (60 if options.cases is None else math.inf)
     batches = math.inf if options.cases is None else math.ceil(options.cases / BATCH)
-    return campaign(options.seed, seconds, batches, options.failures, options.context or list(CONTEXTS))
+    return campaign(options.seed, limit, batches, options.failures, options.context or list(CONTEXTS))
 
 
-def campaign(first: int, seconds: float, batches: float, failures: int, contexts: Sequence[str]) -> int:
+def campaign(first: int, limit: float, batches: float, failures: int, contexts: Sequence[str]) -> int:
     """Runs the batches of consecutive seeds; the exit status is 1 where any has a wrong case."""
     ran: Counter[str] = Counter()
     # One thread alone: the first call of MKL's tanh is less exact where several threads make it (pytorch#188792).
@@ -60,7 +60,7 @@ def campaign(first: int, seconds: float, batches: float, failures: int, contexts
         torch.tanh(torch.ones(1, dtype=dtype))
     start = told = time.monotonic()
     batch, wrong = first, 0
-    while time.monotonic() < start + seconds and batch < first + batches and wrong < failures:
+    while time.monotonic() < start + limit and batch < first + batches and wrong < failures:
         failure = fault(batch, ran, contexts)
         if failure:
             wrong += 1
@@ -105,4 +105,4 @@ def fault(batch: int, ran: Counter[str], contexts: Sequence[str] = tuple(CONTEXT
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status("checks.fuzz", main))

@@ -48,7 +48,7 @@ SIZES = _often(
     *[(28, st.tuples(*[MIDDLE if i == place else SMALL for i in range(3)])) for place in range(3)],
     (14, st.tuples(st.integers(0, 20), st.integers(0, 1100), st.integers(0, 600))),
     (1, st.tuples(MIDDLE, MIDDLE, MIDDLE)),
-    (2, LARGE_SIZES),
+    (18, LARGE_SIZES),
 )
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fork.arguments import Parser, at_least, status
+
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 SIZES = (
     (1, 1, 1),
@@ -174,12 +176,16 @@ def sizes() -> None:
 
 
 def main() -> None:
-    name = sys.argv[1]
+    parser = Parser(prog="python -m checks.memory.programs", description=__doc__)
+    parser.add_argument("name", choices=("ends", "beyond", "failures", "peaks", "calls", "sizes"))
+    parser.add_argument("many", nargs="?", type=at_least(1), default=1000, help="calls of each path")
+    options = parser.parse_args()
+    name = options.name
     torch.manual_seed(0)
     if name in ("ends", "beyond"):
         {"ends": ends, "beyond": beyond}[name]()
     elif name == "calls":
-        calls(int(sys.argv[2]))
+        calls(options.many)
     elif name == "sizes":
         sizes()
     else:
@@ -191,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("checks.memory", main))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from checks.mutants import ROOT, Mutant, mutated, table, with_switches
 from fork import process
+from fork.arguments import Parser, status
 from fork.engine import base as bases
 from fork.errors import ForkError
 
@@ -83,18 +83,14 @@ def run(mutants: Sequence[Mutant]) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="checks.mutants", description=__doc__)
+    parser = Parser(prog="python -m checks.mutants", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD", help="a part of a mutant's name or file; default: all")
     words = parser.parse_args().words
     start = time.monotonic()
     chosen = [m for m in table() if not words or any(word in f"{m.file} {m.name}" for word in words)]
-    try:
-        if not chosen:
-            raise ForkError(f"no mutant has {' or '.join(words)} in its name: see checks/mutants/table.yaml")
-        killed = run(chosen)
-    except ForkError as error:
-        print(f"mutants: {error}", file=sys.stderr)
-        return 1
+    if not chosen:
+        raise ForkError(f"no mutant has {' or '.join(words)} in its name: see checks/mutants/table.yaml")
+    killed = run(chosen)
     minutes = (time.monotonic() - start) / 60
     print(
         f"{'all' if killed else 'NOT all'} of {len(chosen)} mutants are killed by their tests ({minutes:.1f} minutes)"
@@ -103,4 +99,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status("checks.mutants", main))

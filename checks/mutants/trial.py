@@ -19,6 +19,8 @@ from pathlib import Path
 import torch
 
 from checks.mutants import Mutant, table
+from fork.arguments import status
+from fork.errors import ForkError
 
 LIMIT = 300
 """Seconds that one test may take: a mutant that makes it wait for ever is not found by it."""
@@ -78,6 +80,8 @@ def wrong(trial: tuple[str, Mutant | None], status: int) -> str | None:
 
 def main(names: Sequence[str], at_once: int) -> int:
     mutants = [m for m in table() if m.switched and (not names or m.name in names)]
+    if unknown := set(names) - {m.name for m in mutants}:
+        raise ForkError(f"no mutant with a switch is called {min(unknown)!r}: see checks/mutants/table.yaml")
     for path in sorted({mutant.test.partition("::")[0] for mutant in mutants}):
         load(path)
     trials: list[tuple[str, Mutant | None]] = [(test, None) for test in sorted({m.test for m in mutants})]
@@ -104,4 +108,4 @@ def main(names: Sequence[str], at_once: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], os.cpu_count() or 1))
+    sys.exit(status("checks.mutants.trial", lambda: main(sys.argv[1:], os.cpu_count() or 1)))
