@@ -6,7 +6,7 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
+.PHONY: demo test unit check emulated processors cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
 
 demo: setup
 	$(FORK) build
@@ -16,6 +16,7 @@ test: setup
 	$(MAKE) lint
 	$(MAKE) unit
 	$(MAKE) check
+	$(MAKE) emulated
 	$(MAKE) cuda
 
 # The tests of the tool, of the suites and of what lies around the stack. A process that compiles needs about 2 GiB.
@@ -28,6 +29,15 @@ unit: setup
 # Builds every state of the stack and runs the tests that it ships.
 check: setup
 	$(FORK) check
+
+# PR 4's numerics as another processor's libraries make them, by qemu: what only such a processor found once.
+emulated: setup
+	$(VENV)/bin/python -m checks.processors --quick
+
+# All of it, and under other settings, in at most 25 minutes. ARGS=--write puts the table into guide/reliability.md, and
+# ARGS=OMP chooses rows.
+processors: setup
+	$(VENV)/bin/python -m checks.processors $(ARGS)
 
 # Builds, links, imports and inspects the CUDA kernels: this needs nvcc, but no GPU. torch's CUDA build goes into build/.
 cuda: setup

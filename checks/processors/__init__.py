@@ -1,0 +1,78 @@
+"""The numerics of PR 4 on other processors and settings than this machine's: which there are, and which tests run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+# Under qemu MKL takes the path of the processor that qemu names, which is what MKL says of it. Neither has AVX-512,
+# which qemu does not emulate.
+EMULATED = {"EPYC-Milan": "MKL any processor", "Haswell": "MKL AVX2"}
+EXPLICIT, KERNELS = "test/test_attn_explicit.py", "test/test_attn_kernels.py"
+# The tests of each file by patterns of `Class.test_name`: those of the first pattern run first, and those of the last
+# one are left out first when the time is up.
+Tests = Mapping[str, tuple[str, ...]]
+# What was red on processors that nobody had: complex derivatives in modes and subclasses, and the rule of errors.
+FOUND: Tests = {
+    EXPLICIT: (
+        r"^TestContexts.*complex_derivatives_in_modes",
+        r"^TestContexts.*complex128",
+        r"^TestContexts.*complex64",
+    ),
+    KERNELS: (r"\.test_rule_",),
+}
+NUMERICS: Tests = {
+    EXPLICIT: (*FOUND[EXPLICIT], r"^TestContexts", r"^Test(Gradients|GenericKernels|Transforms)\b"),
+    KERNELS: (
+        *FOUND[KERNELS],
+        r"\.test_tanh",
+        r"\.test_(errors|narrow)\w*_float(32|64)",
+        r"\.test_(one_row|saturation|denormals|infinity|strides|expanded|every_mask|empty)",
+        r"\.test_(long_sums|deterministic|many_threads)",
+        r"\.test_",
+    ),
+}
+# They start Python again, which would not be emulated, take gigabytes, or set what a row sets.
+NEVER = re.compile(r"\.test_(lesser_|without_onednn|more_than_int32|no_temporary|nothing_is_read_past)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One processor or setting; `seconds` are those that the tests of each file may take.
+
+    `reaches` is what torch, MKL or oneDNN must say of it: a setting that they do not take shows nothing.
+    """
+
+    name: str
+    reaches: str
+    variables: Mapping[str, str] = field(default_factory=dict)
+    emulated: str = ""
+    tests: Tests = field(default_factory=lambda: NUMERICS)
+    seconds: int = 95
+
+
+def rows() -> list[Row]:
+    """All of `make processors`: two at a time they take less than 25 minutes."""
+    native = (
+        ("ATEN_CPU_CAPABILITY", "default", "ATen DEFAULT"),
+        ("ATEN_CPU_CAPABILITY", "avx2", "ATen AVX2"),
+        *(("OMP_NUM_THREADS", value, f"{value} threads") for value in ("1", "2", "5")),
+        ("ONEDNN_MAX_CPU_ISA", "SSE41", "oneDNN Intel SSE4.1"),
+        ("ONEDNN_MAX_CPU_ISA", "AVX2", "oneDNN Intel AVX2"),
+        # MKL heeds these on Intel's processors alone.
+        *(("MKL_ENABLE_INSTRUCTIONS", value, "MKL") for value in ("SSE4_2", "AVX2")),
+    )
+    return [
+        *(replace(emulated(name), seconds=270) for name in EMULATED),
+        *(Row(f"{name}={value}", reaches, {name: value}) for name, value, reaches in native),
+    ]
+
+
+def quick() -> list[Row]:
+    """The part that `make test` runs."""
+    return [replace(emulated("EPYC-Milan"), tests=FOUND, seconds=150)]
+
+
+def emulated(name: str) -> Row:
+    return Row(f"qemu -cpu {name}", EMULATED[name], emulated=name)

@@ -1,0 +1,213 @@
+"""`python -m checks.processors [ROW ...]`: the numerics of PR 4 on emulated processors and under other settings.
+
+Every row of the table is one processor or setting. The tests of a file run in one process, as long as the row may take.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.documents import fill, markdown_table, wrapped
+from checks.processors import Row, quick, rows
+from fork import process
+from fork.arguments import Parser, status
+from fork.engine import base as bases
+from fork.engine.pipeline import Fork, build, environment
+from fork.series import Series
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "guide/reliability.md"
+KEY = "processors"
+QEMU = "qemu-x86_64"
+# The tests of a file end themselves when its time is up; what does not is killed after as many seconds more.
+GRACE = 60
+MKL = {"Intel(R) Architecture processors": "any processor"}
+
+
+@dataclass
+class Outcome:
+    """How the tests of a row ended, and what was wrong with the row itself."""
+
+    row: Row
+    reached: str = ""
+    tests: dict[str, str] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def named(self, end: str) -> list[str]:
+        return sorted(name for name, how in self.tests.items() if how == end)
+
+    @property
+    def failed(self) -> dict[str, str]:
+        return {name: how for name, how in self.tests.items() if how not in ("passed", "skipped", "left out")}
+
+    @property
+    def right(self) -> bool:
+        return not self.failed and not self.broken and bool(self.named("passed"))
+
+    def cells(self) -> list[str]:
+        counts = (len(self.named("passed")), len(self.failed), len(self.named("skipped")), len(self.named("left out")))
+        return [f"`{self.row.name}`", self.reached, *map(str, counts), f"{self.seconds:.0f} s"]
+
+
+HEAD = ("where", "what torch, MKL and oneDNN say", "passed", "failed", "skipped", "left out", "time")
+
+
+def start(row: Row, path: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    emulator = [QEMU, "-cpu", row.emulated] if row.emulated else []
+    command = [*emulator, sys.executable, "-m", "checks.processors.worker", path, str(row.seconds), *row.tests[path]]
+    defaults = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**variables, **defaults, **row.variables},
+        start_new_session=True,
+        preexec_fn=process.die_with_parent,
+    ) as worker:
+        try:
+            output, errors = worker.communicate(timeout=row.seconds + GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.pid, signal.SIGKILL)
+            worker.communicate()
+            return subprocess.CompletedProcess(command, 1, "", f"{path} did not end in its time")
+    return subprocess.CompletedProcess(command, worker.returncode, output, errors)
+
+
+def outcome(row: Row, files: Sequence[subprocess.CompletedProcess[str]], seconds: float) -> Outcome:
+    """Joins the files of a row, and asks whether they reached what it names."""
+    found = Outcome(row, seconds=seconds)
+    for file in files:
+        line = next((line for line in file.stdout.splitlines() if line.startswith('{"capability"')), None)
+        if file.returncode or line is None:
+            found.broken.append(process.reason(without_warnings(file)))
+            continue
+        told = json.loads(line)
+        found.tests |= told["tests"]
+        found.reached = reached(told, file.stdout)
+        if row.reaches not in found.reached:
+            found.broken.append(f"the row is of {row.reaches}, but it reached {found.reached}")
+    return found
+
+
+def without_warnings(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Without what qemu says of every instruction that it leaves out."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith(f"{QEMU}: warning: ")]
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout, "\n".join(lines))
+
+
+def reached(told: dict[str, object], output: str) -> str:
+    """ATen's capability, the threads, and for which instructions MKL and oneDNN say that they run."""
+    said = [f"ATen {told['capability']}", f"{told['threads']} threads"]
+    if mkl := re.search(r"^MKL_VERBOSE .* architecture (.*?),", output, re.MULTILINE):
+        name = re.search(r"\(Intel\(R\) (.*?)\)", mkl[1])
+        said.append(f"MKL {name[1] if name else MKL.get(mkl[1], mkl[1])}")
+    if onednn := re.search(r"^onednn_verbose.*,cpu,isa:(.*)$", output, re.MULTILINE):
+        said.append(f"oneDNN {onednn[1]}")
+    return ", ".join(said)
+
+
+def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
+    """The outcomes of the rows, of whose files as many run at once."""
+    series = Series.load(ROOT)
+    site = build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    variables = environment(site.resolve(), Path(sys.executable))
+
+    def timed(row: Row, path: str) -> tuple[subprocess.CompletedProcess[str], float]:
+        began = time.monotonic()
+        return start(row, path, variables), time.monotonic() - began
+
+    outcomes = []
+    with ThreadPoolExecutor(at_once) as pool:
+        waiting = [[pool.submit(timed, row, path) for path in row.tests] for row in chosen]
+        for row, files in zip(chosen, waiting):
+            ended = [file.result() for file in files]
+            outcomes.append(outcome(row, [done for done, _ in ended], max(seconds for _, seconds in ended)))
+            print("| " + " | ".join(outcomes[-1].cells()) + " |", flush=True)
+            for name, how in outcomes[-1].failed.items():
+                print(f"{name}:\n{how}", flush=True)
+            for sentence in outcomes[-1].broken:
+                print(f"{row.name}: {sentence}", flush=True)
+    return outcomes
+
+
+def left_out(names: Iterable[str], of: Iterable[str]) -> str:
+    """Tests by their functions, with how many of each one's cases."""
+
+    def function(name: str) -> str:
+        return re.sub(r"_(cpu_)?(float|bfloat|complex)\d+$", "", name)
+
+    total = Counter(map(function, of))
+    return ", ".join(f"{name} ({count} of {total[name]})" for name, count in Counter(map(function, names)).items())
+
+
+def document(outcomes: Sequence[Outcome], absent: Sequence[Row], where: str) -> str:
+    """What the guide shows."""
+    text = markdown_table(HEAD, [o.cells() for o in outcomes]) + "\n" + wrapped(where) + "\n"
+    for o in outcomes:
+        if names := o.named("left out"):
+            text += wrapped(f"`{o.row.name}`, left out for time: {left_out(names, o.tests)}.", "* ", "  ")
+    for row in absent:
+        text += wrapped(f"`{row.name}` was left out, because {QEMU} was not found.", "* ", "  ")
+    return text.rstrip("\n") + "\n"
+
+
+def main() -> int:
+    parser = Parser(prog="python -m checks.processors", description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="ROW", help="a part of a row's name, such as qemu or OMP")
+    parser.add_argument("--list", action="store_true", help="print the rows' names")
+    parser.add_argument("--quick", action="store_true", help="the part that `make test` runs")
+    parser.add_argument("--write", action="store_true", help=f"write all rows' table into {GUIDE.relative_to(ROOT)}")
+    options = parser.parse_args()
+    every = quick() if options.quick else rows()
+    chosen = [row for row in every if not options.rows or any(word in row.name for word in options.rows)]
+    if unknown := [word for word in options.rows if not any(word in row.name for row in every)]:
+        parser.error(f"no row has {unknown[0]!r} in its name: `--list` prints them")
+    if options.write and (options.rows or options.quick):
+        parser.error("--write is for all rows: leave out --quick and the rows")
+    if options.list:
+        print("\n".join(row.name for row in chosen))
+        return 0
+    able = platform.machine() == "x86_64" and shutil.which(QEMU)
+    absent = [] if able else [row for row in chosen if row.emulated]
+    if absent:
+        names = " and ".join(row.name for row in absent)
+        print(f"Not tested: {names}: {QEMU} was not found, or this is no x86-64: install qemu-user.", flush=True)
+    began = time.monotonic()
+    outcomes = run([row for row in chosen if row not in absent], min(2, os.cpu_count() or 1))
+    minutes = (time.monotonic() - began) / 60
+    if options.write:
+        GUIDE.write_text(fill(GUIDE.read_text(), {KEY: document(outcomes, absent, here(minutes))}, GUIDE.name))
+    wrong = [o.row.name for o in outcomes if not o.right]
+    print(f"{len(outcomes)} rows in {minutes:.1f} minutes: {'wrong: ' + ', '.join(wrong) if wrong else 'none wrong'}")
+    return 1 if wrong else 0
+
+
+def here(minutes: float) -> str:
+    """Where and when the table was made."""
+    from bench.cpu import record
+
+    place = record.here()
+    return (
+        f"`make processors` made this table on {place.processor}, {os.cpu_count()} processors, "
+        f"at commit {record.commit()}, in {minutes:.0f} minutes."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(status("checks.processors", main))
