@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import sys
@@ -27,9 +28,14 @@ def programs() -> list[str]:
 
 
 def refused(name: str, *words: str) -> None:
+    before = dict(os.environ)
     sys.argv = [name, *words]
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(name, run_name="__main__")
+    try:
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_module(name, run_name="__main__")
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     assert ended.value.code == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ import time
 import pytest
 import torch
 
+from bench import documents
 from bench.cpu import __main__ as bench
 from bench.cpu import record as records
 from bench.cpu import report
@@ -86,14 +88,33 @@ def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_huge_pages_are_refused_to_a_process_of_their_own(tmp_path, monkeypatch):
-    with pytest.raises(ForkError, match="--no-huge-pages needs --out"):
-        measure(monkeypatch, "--no-huge-pages", "--n", "16")
+def test_huge_pages_are_refused_to_a_process_of_their_own():
     if not sys.platform.startswith("linux"):
         pytest.skip("prctl is Linux's")
     program = "from bench.cpu.__main__ import refuse_huge_pages as f; f(); print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "THP_enabled:\t0" in done.stdout
+
+
+def test_results_without_huge_pages_lie_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "refuse_huge_pages", lambda: None)
+    words = ("--part", "grid", "--dtype", "float32", "--n", "2", "--d", "16", "--out", str(tmp_path))
+    measure(monkeypatch, "--no-huge-pages", *words)
+    assert [path.name for path in tmp_path.iterdir()] == [report.WITHOUT_PAGES]
+    (without,) = {r.case for r in Record.read(tmp_path / report.WITHOUT_PAGES).results if r.case.kind == "forward"}
+    assert (without.n, without.d) == (2, 16)
+
+
+def test_a_run_goes_on_where_the_time_was_up(tmp_path, monkeypatch, capsys):
+    words = ("--part", "grid", "--dtype", "float32", "--n", "2", "16", "--d", "16", "--out", str(tmp_path))
+    measure(monkeypatch, *words, "--minutes", "1e-9")
+    assert "the time is up: 4 cases are left" in capsys.readouterr().out
+    measure(monkeypatch, *words[:5], *words[6:], "--missing")  # N = 16 alone
+    assert {r.case.n for r in Record.read(tmp_path).results} == {16}
+    timed = {r.case: r.seconds for r in Record.read(tmp_path).results}
+    measure(monkeypatch, *words, "--missing")
+    kept = Record.read(tmp_path)
+    assert len(kept.results) == 4 and timed.items() <= {r.case: r.seconds for r in kept.results}.items()
 
 
 def test_the_verdict_names_every_slower_case_and_no_other():
@@ -121,10 +142,70 @@ def test_tables_are_those_of_the_results():
         )
 
 
-@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: str(path.relative_to(report.ROOT)))
 def test_documents_show_the_results(path):
-    shown = report.SIDE_BY_SIDE.findall(path.read_text())
-    assert shown == [report.side_by_side(report.everywhere())], "run `python -m bench.cpu.report`"
+    assert report.filled(path, report.values()) == path.read_text(), "run `python -m bench.cpu.report`"
+
+
+# A speed, a time, a rate, a share, or a count of tests that passed
+FIGURE = re.compile(
+    r"\b\d[\d.,]*(?: times\b|x\b| ?(?:ms|s|GFLOP/s|TFLOP/s|GB/s|GiB|MiB)\b| ?%| (?:milli|micro)?seconds\b| passed)"
+)
+WRITTEN = [report.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+
+
+@pytest.mark.parametrize(
+    "path", [*WRITTEN, *sorted(report.ROOT.glob("stack/*/*.md"))], ids=lambda path: str(path.relative_to(report.ROOT))
+)
+def test_prose_has_no_figures_of_its_own(path):
+    """They would be those of former kernels one day; the README's example of an output is no measurement."""
+    text = documents.outside_markers(path.read_text())
+    if path.name == "README.md":
+        text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert not FIGURE.findall(text), "let `python -m bench.cpu.report` fill it in: see bench/documents.py"
+
+
+@pytest.mark.parametrize(
+    "line", ["3.5 and 2.8 times as fast", "350 passed", "it takes 41 s", "10.8 ms", "5.1x", "97.6 %"]
+)
+def test_a_figure_in_prose_is_seen(line):
+    assert FIGURE.search(line) and not FIGURE.search("2.13.0, N = 4096, 5 GB, at D = E = 64 in 2 threads")
+
+
+def test_results_of_other_kernels_are_not_shown(monkeypatch):
+    old, new = result(speedup=3.0), result(dataclasses.replace(FORWARD, n=64), speedup=5.0)
+    record = Record("A", 2, "AVX2", results=[old, dataclasses.replace(new, kernels=records.kernels("cpu"))])
+    assert record.present().results == record.results[1:]
+    monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
+    assert set(report.values().values()) == {report.UNMEASURED, report.UNMEASURED + "\n"}
+    assert "those of the commits abc1234" in report.document(dataclasses.replace(record, results=[old]))
+
+
+def test_the_headline_says_what_the_results_do():
+    kinds = [
+        result(Case("grid", kind, "float32", 4096), speedup) for kind, speedup in (("forward", 2.5), ("backward", 3.25))
+    ]
+    said = report.headline([Record("A", 2, "AVX2", results=kinds), Record("B", 2, "AVX2")])
+    assert "forward and backward are 2.5 and 3.2 times as fast on A as composition: `make bench ARGS='" in said
+    assert "on B" not in said
+
+
+def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
+    native = tmp_path / "aten/src/ATen/native"
+    for folder in ("cpu", "cuda"):
+        (native / folder).mkdir(parents=True)
+        (native / folder / "Kernel.h").write_text("int a; // one\n")
+    (native / "OpCPU.cpp").write_text("int b;\n")
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
+
+    def digests():
+        return [records.kernels.__wrapped__(device) for device in ("cpu", "cuda")]
+
+    before = digests()
+    (native / "cpu/Kernel.h").write_text("/* two */ int a;\n")
+    assert digests() == before
+    (native / "OpCPU.cpp").write_text("int c;\n")
+    assert digests()[0] != before[0] and digests()[1] == before[1]
 
 
 def test_only_what_can_change_a_measurement_makes_a_commit_dirty(tmp_path, monkeypatch):

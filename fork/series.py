@@ -19,6 +19,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a t
 KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
+COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
 RELATIONS = ("after", "before", "last", "replaces")
 
 
@@ -188,7 +189,8 @@ class Series:
         file = self.description_file(of)
         if not file.is_file():
             raise ForkError(f"{of.name} has no description: write {file}")
-        return file.read_text().rstrip("\n") + "\n"
+        # Tools of the stack find their places by comments, which no reader of a commit needs.
+        return COMMENT.sub("", file.read_text()).rstrip("\n") + "\n"
 
     def mark(self, commit: Commit, path: str) -> str:
         """`+` for a path that is new in this commit, `~` for one that it changes, `-` for one that it drops."""

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import itertools
+import math
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from timeit import Timer
 
@@ -20,7 +22,7 @@ import torch
 from bench.cpu import charts, report
 from bench.cpu.cases import DTYPES, OVERHEAD_N, PARTS, SIZES, Case, grid, is_quick, other_routes, torch_dtype
 from bench.cpu.measure import LONGEST, Floor, Work, medians, peak_memory
-from bench.cpu.record import FOLDER, Record, Result, commit, here
+from bench.cpu.record import FOLDER, Record, Result, commit, here, kernels
 from bench.cpu.routes import KINDS, jax_works, routes, works
 from bench.reference import Attn, flop, require_attn
 from fork.arguments import Parser, duration, status
@@ -112,14 +114,17 @@ def overhead(results: Iterable[Result]) -> str:
     return "\n".join(lines) if small else ""
 
 
-def run(cases: Iterable[Case], record: Record, folder: Path, seconds: float) -> list[Result]:
+def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
     """Prints a line for each case and keeps its result at once, so that a run that is stopped loses nothing."""
     floors: dict[str, Floor] = {}
     every: dict[str, Attn] = {}
     state, release = commit(), torch.__version__
     results = []
     print(HEADER)
-    for case in cases:
+    for place, case in enumerate(cases):
+        if time.monotonic() > until:
+            print(f"the time is up: {len(cases) - place} cases are left; `--missing` measures them")
+            break
         if case.part == "routes" and not every:
             every = routes(others=True)
         attns = every if case.part == "routes" else routes(others=False)
@@ -132,7 +137,7 @@ def run(cases: Iterable[Case], record: Record, folder: Path, seconds: float) -> 
         if case.dtype not in floors:
             floors[case.dtype] = Floor(torch_dtype(case.dtype), 0.1)
         result = measure(case, attns, floors[case.dtype], seconds)
-        results.append(dataclasses.replace(result, commit=state, torch=release))
+        results.append(dataclasses.replace(result, commit=state, torch=release, kernels=kernels("cpu")))
         print(row(results[-1]), flush=True)
         record.add(results[-1])
         record.write(folder)
@@ -155,18 +160,22 @@ def main() -> None:
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help=f"only these of {SIZES}")
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="only these widths")
     parser.add_argument("--out", type=Path, help="folder of the results (default: guide/bench/<processor>)")
-    parser.add_argument("--no-huge-pages", action="store_true", help="refuse them to this process; needs --out")
+    parser.add_argument(
+        "--no-huge-pages",
+        action="store_true",
+        help=f"refuse them to this process; the folder is {report.WITHOUT_PAGES} inside of --out",
+    )
+    parser.add_argument("--minutes", type=duration, help="begin no case after as many; --missing goes on from there")
+    parser.add_argument("--missing", action="store_true", help="only cases without a result of the present kernels")
     options = parser.parse_args()
     require_attn()
     if options.no_huge_pages:
-        if not options.out:
-            parser.error("--no-huge-pages needs --out, since guide/bench has the results with huge pages")
         refuse_huge_pages()
     cases = list(chosen(options))
     if not cases:
         parser.error("no case has this part, dtype, N and D")
     mine = here()
-    folder = options.out or FOLDER / mine.folder_name
+    folder = (options.out or FOLDER / mine.folder_name) / (report.WITHOUT_PAGES if options.no_huge_pages else "")
     record = Record.read(folder) if (folder / "results.json").exists() else mine
     if record.conditions != mine.conditions:
         raise SystemExit(
@@ -174,7 +183,10 @@ def main() -> None:
             "choose another folder with --out"
         )
     print(f"{mine.conditions}, torch {torch.__version__}, commit {commit()}")
-    results = run(cases, record, folder, options.seconds or (0.15 if options.quick else 0.4))
+    if options.missing:
+        cases = [case for case in cases if record.present().find(case) is None]
+    until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+    results = run(cases, record, folder, options.seconds or (0.15 if options.quick else 0.4), until)
     print(overhead(results), end="\n" * any(r.case.n == OVERHEAD_N for r in results))
     report.write(record, folder)
     charts.draw(record, folder)

@@ -1,13 +1,15 @@
-"""results.json of one processor: new results are merged into it, each with its commit and its torch."""
+"""results.json of one processor: new results are merged into it, each with its commit, kernels and torch."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import re
 import subprocess
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -29,6 +31,8 @@ class Result:
     floor: float | None = None
     commit: str = ""
     torch: str = ""
+    kernels: str = ""
+    """The digest of the kernels that were measured; results are present while the sources have the same one."""
 
     @property
     def speedup(self) -> float:
@@ -75,6 +79,10 @@ class Record:
         kept = [r for r in self.results if r.case != result.case]
         self.results = sorted([*kept, result], key=lambda r: dataclasses.astuple(r.case))
 
+    def present(self) -> Record:
+        """Without the results of other kernels than those at hand."""
+        return dataclasses.replace(self, results=[r for r in self.results if r.kernels == kernels("cpu")])
+
     def find(self, case: Case) -> Result | None:
         return next((r for r in self.results if r.case == case), None)
 
@@ -89,8 +97,23 @@ def here() -> Record:
     # Models' names do not say which instructions they have, and virtual machines hide the models.
     flags = pairs.get("flags", "").split()
     sets = [name for name, flag in (("AVX512", "avx512f"), ("AMX", "amx_tile")) if flag in flags]
+    sets = sets or ["AVX2"] * ("avx2" in flags)
     processor = " ".join(plain.split()) + (f" ({', '.join(sets)})" if sets else "")
     return Record(processor, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())
+
+
+@cache
+def kernels(device: str) -> str:
+    """A digest of the sources of the kernels of `cpu` or `cuda`, in which comments and white space do not count."""
+    native = FOLDER.parents[1] / "aten/src/ATen/native"
+    shared = [
+        path for path in native.glob("*.*") if path.suffix != ".yaml" and (device == "cpu" or "CPU" not in path.name)
+    ]
+    found = hashlib.sha256()
+    for path in sorted((*shared, *(native / device).iterdir())):
+        code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", path.read_text(), flags=re.DOTALL)
+        found.update(f"{path.name} {code}\n".encode())
+    return found.hexdigest()[:12]
 
 
 def commit() -> str:

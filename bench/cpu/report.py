@@ -1,24 +1,25 @@
 """Tables of what results.json holds: `python -m bench.cpu.report` makes those of every processor again.
 
-It also writes the table of all processors side by side into the documents that show it.
+It also draws the charts, and fills what documents show of the figures: tables, and single ones in their sentences. A
+document shows the present kernels only.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case
 from bench.cpu.record import FOLDER, SLOWER, Record, Result
 from bench.cpu.routes import KINDS
+from bench.documents import fill, markdown_table, wrapped
 from bench.reference import flop
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "stack/explicit/PR.md")
+DOCUMENTS = (ROOT / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
+WITHOUT_PAGES = "without-huge-pages"
 # dtype, N, and D = E of the rows of the table side by side.
 ROWS = (
     *(("float32", n, 64) for n in (2, 16, 256, 1024, 2048, 4096, 8192)),
@@ -27,14 +28,15 @@ ROWS = (
     ("float16", 4096, 64),
     *((dtype, 1024, d) for dtype in ("float32", "bfloat16") for d in (256, 1024)),
 )
-HEADING = "| dtype | N | D = E |"
+# The case of the README's first sentence of speed, which is measured in a minute.
+HEADLINE = ("float32", 4096, 64)
+UNMEASURED = "No processor has been measured with the present kernels: `make bench` does so."
 HOW = (
     "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
     "Times are medians of calls taken in turns. Operations: forward 2 N² (D + E), backward 4 N² (D + E). The floor is "
     "the time of these operations at the rate of a square product, plus that of one pass over N x N. Memory is the "
     f"peak that a call adds, in elements of N x N. Bold speed-ups are below {SLOWER}."
 )
-SIDE_BY_SIDE = re.compile(rf"^{re.escape(HEADING)}.*\n(?:\|.*\n)+\n(?:(?:\* |  ).*\n)+", re.MULTILINE)
 
 
 def verdict(results: Iterable[Result]) -> str:
@@ -44,10 +46,6 @@ def verdict(results: Iterable[Result]) -> str:
         f"{r.case.kind} {r.case.dtype} N={r.case.n} D={r.case.d} ({r.speedup:.2f})" for r in measured if r.is_slower
     ]
     return f"slower than composition (below {SLOWER}), of {len(measured)} cases: {', '.join(slower) or 'none'}"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, ["---"] * len(head), *rows))
 
 
 def provenance(results: Iterable[Result]) -> str:
@@ -68,28 +66,111 @@ def milliseconds(seconds: float | None) -> str:
     return f"{seconds * 1e3:.0f}" if seconds >= 1 else f"{seconds * 1e3:.3g}"
 
 
-def side_by_side(records: Sequence[Record]) -> str:
+def side_by_side(records: Sequence[Record], rows: Iterable[tuple[str, int, int]] = ROWS) -> str:
     """composition's time, torch.attn's time and the speed-up on every processor, and where the figures are from."""
     head = ["dtype", "N", "D = E", *(f"{r.processor} {k}" if k == "forward" else k for r in records for k in KINDS[:2])]
-    rows = []
+    lines = []
     shown: list[list[Result]] = [[] for _ in records]
-    for dtype, n, d in ROWS:
+    for dtype, n, d in rows:
         cells = []
         for record, used in zip(records, shown):
             for kind in KINDS[:2]:
                 result = record.find(Case("grid", kind, dtype, n, d, d))
                 used += [result] if result else []
                 cells.append(_times(result) if result else "")
-        rows.append([dtype, str(n), str(d), *cells])
-    lines = []
-    for record, used in zip(records, shown):
-        note = f"{record.conditions}, {provenance(used)}.{record.remark and ' '}{record.remark}"
-        lines.append(wrapped(note, "* ", "  "))
-    return f"{table(head, rows)}\n{''.join(lines)}"
+        lines.append([dtype, str(n), str(d), *cells])
+    notes = [
+        wrapped(f"{record.conditions}, {provenance(used)}.{record.remark and ' '}{record.remark}", "* ", "  ")
+        for record, used in zip(records, shown)
+    ]
+    return f"{markdown_table(head, lines)}\n{''.join(notes)}"
 
 
-def wrapped(text: str, first: str = "", rest: str = "") -> str:
-    return textwrap.fill(text, 120, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False) + "\n"
+def headline(records: Sequence[Record]) -> str:
+    """One sentence that a reader can check by the command in it."""
+    dtype, n, d = HEADLINE
+    found = []
+    for record in records:
+        both = [record.find(Case("grid", kind, dtype, n, d, d)) for kind in KINDS[:2]]
+        gains = [f"{_speedup(result).strip('*x')}" for result in both if result]
+        if len(gains) == 2:
+            found.append(f"{gains[0]} and {gains[1]} times as fast on {record.processor}")
+    if not found:
+        return UNMEASURED
+    command = f"make bench ARGS='--dtype {dtype} --n {n} --d {d} --out build/bench'"
+    return (
+        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {', and '.join(found)} as composition: "
+        f"`{command}` measures it on yours."
+    )
+
+
+def memory(records: Sequence[Record], n: int = 8192) -> str:
+    """The peaks of the largest size in the grid."""
+    found = []
+    for record in records:
+        both = [record.find(Case("grid", kind, "float32", n, 64, 64)) for kind in KINDS[:2]]
+        peaks = [[f"{r.memory[x] / r.case.bytes:.2f}" for r in both if r] for x in ("torch.attn", "composition")]
+        if all(both):
+            found.append(f"{' and '.join(peaks[0])} (composition {' and '.join(peaks[1])}) on {record.processor}")
+    sentence = (
+        f"Peak memory over the inputs in float32 at N = {n}, D = E = 64, forward and backward, in units of attn: "
+    )
+    return f"{sentence}{'; '.join(found)}." if found else UNMEASURED
+
+
+def pages(pairs: Sequence[tuple[Record, Record]]) -> str:
+    """Forward with and without huge pages, in milliseconds, on each processor where both were measured."""
+    rows = []
+    for record, without in pairs:
+        for dtype in ("float32", "bfloat16"):
+            for n in (2048, 4096, 8192):
+                case = Case("grid", "forward", dtype, n)
+                plain, refused = record.find(case), without.find(case)
+                if plain and refused:
+                    times = [
+                        milliseconds(r.seconds[x]) for x in ("torch.attn", "composition") for r in (refused, plain)
+                    ]
+                    rows.append([record.processor, dtype, str(n), *times])
+    head = ("processor", "dtype", "N", "torch.attn without", "with", "composition without", "with")
+    return markdown_table(head, rows) if rows else UNMEASURED + "\n"
+
+
+def slower(records: Sequence[Record]) -> str:
+    """The verdict on every processor."""
+    said = [wrapped(f"{record.processor}: {verdict(record.results)}.", "* ", "  ") for record in records]
+    return "".join(said) or UNMEASURED + "\n"
+
+
+def charts_of(records: Sequence[Record]) -> str:
+    """Links to the charts of every processor."""
+    titles = {"speedup": "Speed-up over composition", "roofline": "Share of the floor", "memory": "Peak memory"}
+    return (
+        "\n".join(
+            f"![{title} against N, {record.processor}](guide/bench/{record.folder_name}/{name}.svg)"
+            for record in records
+            for name, title in titles.items()
+        )
+        or UNMEASURED
+    )
+
+
+def values() -> dict[str, str]:
+    """What documents can show, by the names of the markers."""
+    every = [(record, record.present()) for record in everywhere()]
+    records = [present for _, present in every if present.results]
+    pairs = [
+        (present, Record.read(folder).present())
+        for record, present in every
+        if (folder := FOLDER / record.folder_name / WITHOUT_PAGES).is_dir()
+    ]
+    return {
+        "headline": headline(records),
+        "speed": side_by_side(records) if records else UNMEASURED,
+        "slower": slower(records),
+        "memory": memory(records),
+        "huge-pages": pages(pairs),
+        "charts": charts_of(records),
+    }
 
 
 def _times(result: Result) -> str:
@@ -112,7 +193,7 @@ def overview(record: Record, dtype: str) -> str:
             found = (record.find(Case("grid", kind, dtype, n, d, d)) for kind in KINDS[:2])
             cells.append(", ".join(_speedup(r) for r in found if r))
         rows.append([str(n), *cells])
-    return table(head, rows)
+    return markdown_table(head, rows)
 
 
 def details(results: Iterable[Result]) -> str:
@@ -127,7 +208,7 @@ def details(results: Iterable[Result]) -> str:
         share = f"{r.floor / ours:.0%}" if r.floor and case.n >= 256 else ""
         times = (milliseconds(r.seconds["composition"]), milliseconds(ours), _speedup(r))
         rows.append([str(case.n), str(case.d), case.kind, *times, rate, share, *memory, r.commit])
-    return table((*head, "memory, N²: composition", "torch.attn", "commit"), rows)
+    return markdown_table((*head, "memory, N²: composition", "torch.attn", "commit"), rows)
 
 
 def other_routes(results: Sequence[Result]) -> str:
@@ -137,7 +218,7 @@ def other_routes(results: Sequence[Result]) -> str:
     for r in sorted(results, key=lambda r: (KINDS.index(r.case.kind), r.case.n, r.case.d, r.case.e)):
         size = [r.case.kind, str(r.case.n), str(r.case.d), str(r.case.e)]
         rows.append([*size, *(milliseconds(r.seconds.get(name)) for name in names)])
-    return table(["kind", "N", "D", "E", *names], rows)
+    return markdown_table(["kind", "N", "D", "E", *names], rows)
 
 
 def document(record: Record) -> str:
@@ -146,6 +227,11 @@ def document(record: Record) -> str:
     routes = [r for r in record.results if r.case.part == "routes"]
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
+    if any(r not in record.present().results for r in record.results):
+        origin += " Of these, the ones of other kernels than the present ones are history: those of the commits "
+        origin += (
+            f"{', '.join(sorted({r.commit for r in record.results} - {r.commit for r in record.present().results}))}."
+        )
     for paragraph in (origin, HOW, f"Grid: {verdict(grid)}."):
         text += "\n" + wrapped(paragraph)
     text += "\n"
@@ -169,17 +255,24 @@ def everywhere() -> list[Record]:
     return [Record.read(path.parent) for path in sorted(FOLDER.glob("*/results.json"))]
 
 
+def filled(document: Path, figures: Mapping[str, str]) -> str:
+    """The document with the figures of its markers."""
+    return fill(document.read_text(), figures, document.name, whole=True)
+
+
 def main() -> None:
     Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
+    from bench.cpu import charts
+
     for path in sorted(FOLDER.glob("*/results.json")):
         record = Record.read(path.parent)
         write(record, path.parent)
+        charts.draw(record, path.parent)
         print(f"{record.processor}: {verdict(record.results)}")
-    for path in DOCUMENTS:
-        text = path.read_text()
-        if not SIDE_BY_SIDE.search(text):
-            raise SystemExit(f"bench: {path} has no table that begins with `{HEADING}`; write one where it belongs")
-        path.write_text(SIDE_BY_SIDE.sub(lambda _: side_by_side(everywhere()), text))
+    figures = values()
+    # All of them are made before one is written.
+    for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
+        document.write_text(text)
 
 
 if __name__ == "__main__":

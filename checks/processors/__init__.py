@@ -16,9 +16,11 @@ Tests = Mapping[str, tuple[str, ...]]
 # What was red on processors that nobody had: complex derivatives in modes and subclasses, and the rule of errors.
 FOUND: Tests = {
     EXPLICIT: (
-        r"^TestContexts.*complex_derivatives_in_modes",
-        r"^TestContexts.*complex128",
-        r"^TestContexts.*complex64",
+        r"\.test_complex_derivatives_in_modes\w*_complex128",
+        r"\.test_derivatives_are_those_outside\w*_complex128_(first|second)_order",
+        r"\.test_derivatives_are_those_outside\w*_complex128",
+        r"\.test_complex_derivatives_in_modes",
+        r"\.test_derivatives_are_those_outside\w*_complex64",
     ),
     KERNELS: (r"\.test_rule_",),
 }
@@ -34,7 +36,9 @@ NUMERICS: Tests = {
     ),
 }
 # They start Python again, which would not be emulated, take gigabytes, or set what a row sets.
-NEVER = re.compile(r"\.test_(lesser_|without_onednn|more_than_int32|no_temporary|nothing_is_read_past)")
+NEVER = re.compile(
+    r"\.test_(plain_kernels|avx2_kernels|lesser_|without_onednn|more_than_int32|no_temporary|nothing_is_read_past)"
+)
 
 
 @dataclass(frozen=True)

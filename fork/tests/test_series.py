@@ -100,3 +100,12 @@ ROOT/stack/series.yaml is not a series: PR a has no `title`: write it
 ROOT/stack/series.yaml is not a series: 'beside x' is not a place: write after X, before X, replaces X or last
 ROOT/stack/series.yaml is not a series: 'after' is not a place: write after X, before X, replaces X or last""",
     )
+
+
+def test_a_description_has_no_comments(tmp_path: Path) -> None:
+    """Tools of a stack find by them what they fill in; the commit message is for readers."""
+    series = Series.load(stack(tmp_path))
+    file = series.description_file(series.find("plain"))
+    plain = file.read_text()
+    file.write_text(f"{plain}\n<!--table-->\n| a |\n<!--/-->\n\nIt takes<!--time--> 3 ms<!--/-->.\n")
+    assert series.description(series.find("plain")) == f"{plain}\n| a |\n\nIt takes 3 ms.\n"
