@@ -135,7 +135,7 @@ def reached(told: dict[str, object], output: str) -> str:
 def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
     """The outcomes of the rows, of whose files as many run at once."""
     series = Series.load(ROOT)
-    site = build(Fork(series, series.prs[-1], bases.installed(), "auto", ROOT / "build"))
+    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
     variables = environment(site.resolve(), Path(sys.executable))
 
     def timed(row: Row, path: str) -> tuple[subprocess.CompletedProcess[str], float]:
