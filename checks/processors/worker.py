@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import signal
 import sys
@@ -91,6 +92,8 @@ def stop(*_: object) -> None:
 
 def main() -> None:
     path, until, *patterns = sys.argv[1:]
+    # More than there are processors is not taken from the variable everywhere.
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     signal.signal(signal.SIGALRM, stop)
     # The import of torch, which takes long where it is emulated, counts.
     signal.setitimer(signal.ITIMER_REAL, max(float(until) - time.time(), 0.001))
