@@ -82,14 +82,12 @@ def _run(words: list[str]) -> int:
         command.set_defaults(run=module.run)
     try:
         parsed = parser.parse_args(words)
+        parsed.typed = words
         with told_plainly(parsed.root):
             return int(parsed.run(parsed))
     except BrokenPipeError:
         # Who read the output has seen enough; what Python would flush at its end has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except UnicodeDecodeError as error:
-        print(f"fork: a file of the stack is not UTF-8: {error}", file=sys.stderr)
         return 1
     except ForkError as error:
         print(f"fork: {error}", file=sys.stderr)

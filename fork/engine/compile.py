@@ -237,9 +237,10 @@ def _run(command: list[str], log: Path, named: Mapping[str, str] | None = None) 
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
                 elif ERROR.search(line):
                     place, colon, said = line.strip().partition(":")
-                    errors.append((named or {}).get(place, place) + colon + said)
-                    if named is not None:
-                        print(f"error    {errors[-1]}", flush=True)
+                    error = (named or {}).get(place, place) + colon + said
+                    if named is not None and error not in errors:  # a kernel has it once per instruction set
+                        print(f"error    {error}", flush=True)
+                    errors.append(error)
                 if line.startswith("FAILED: "):
                     # Ninja would wait for what compiles beside it. It writes all that the failed one said at once.
                     threading.Timer(1, tool.terminate).start()
