@@ -223,7 +223,8 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     headers, work = fork.home / "work/headers", fork.home / "work/cmake"
     sources = compiled(state)
     named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
-    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named)
+    fragments = frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors)
+    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named, fragments)
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)

@@ -73,6 +73,18 @@ def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -
     assert capsys.readouterr().out.splitlines() == [f"error    {line}", "error    Other.cpp:1: error: another"]
 
 
+def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """A function of the rest of its file; a whole file that misses one has its own reasons."""
+    missed = "error: 'helper' was not declared in this scope"
+    command = ["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; echo "/b.cpp:1:1: {missed}"; exit 1']
+    with raises(ForkError, match="put your function into a new file, with what it calls"):
+        compile._run(command, tmp_path / "compile.log", {"/a.cpp": "/tree/a.cpp"}, frozenset(["/a.cpp"]))
+    assert capsys.readouterr().out.splitlines() == [
+        f"error    /tree/a.cpp:3:1: {missed}{compile.REMEDY}",
+        f"error    /b.cpp:1:1: {missed}",
+    ]
+
+
 PIP = {
     "ERROR: Could not find a version that satisfies the requirement torch==9.9.9 (from versions: 2.7.0, 2.8.0)\n"
     "ERROR: No matching distribution found for torch==9.9.9": "pip finds no torch 9.9.9 for this Python and machine; "
