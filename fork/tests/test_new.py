@@ -46,8 +46,8 @@ LISTS = ["catprod(Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor[] b, Tenso
 # has for something of its own. One build holds them all.
 ODD = {
     "catprod(Tensor[] rest, Tensor other, Tensor? t=None, int n=2) -> Tensor": False,
-    "sized(Tensor t, SymInt n=3, SymInt[] product=[2]) -> (Tensor wide, Tensor tangent)": False,
-    "scaled(Tensor self, Tensor other, Tensor? term=None, *, SymInt n=2, float wide=2.0, Scalar t=3) -> Tensor": True,
+    "sized_prod(Tensor t, SymInt n=3, SymInt[] product=[2]) -> (Tensor wide, Tensor tangent)": False,
+    "scaled_prod(Tensor self, Tensor other, Tensor? term=None, *, SymInt n=2, float wide=2.0) -> Tensor": True,
     # PyTorch has an Activation.cpp.
     "activation(Tensor product, Tensor t, Tensor d) -> (Tensor, Tensor)": True,
 }
@@ -344,6 +344,12 @@ assert torch.equal(torch.softsign_mul(a, b, alpha=2.0), a * b * 2)
 first, second = torch.leaky_prod(a, b, c, alpha=3)
 assert torch.allclose(first, a * b * c * 3) and torch.allclose(second, 2 * first)
 print(type(first.grad_fn).__name__, type(torch.leaky_prod(a, b)).__name__)
+target = torch.empty(0, dtype=torch.double)
+with torch.no_grad():
+    assert torch.equal(torch.gated(a, b, out=target), a * b) and torch.equal(target, a * b)
+    assert torch.equal(torch.gated_(target, b), a * b * b) and torch.equal(target, a * b * b)
+assert torch.equal(torch.catprod([a, b], c), c * c * a * b * 2)
+assert torch.equal(torch.sized_prod(a, 7, [1, 2]).wide, a * a)
 try:
     torch.leaky_prod(a, b[:2])
 except RuntimeError as error:
@@ -365,9 +371,12 @@ def test_the_suites_are_green_at_once(site: Path) -> None:
         "test_dtypes",
         "op_has_batch_rule",
         "test_quick",
+        "test_out",
+        "test_inplace_grad",
     )
-    chosen = f"({PLAIN.split('(')[0]} or leaky_prod) and ({' or '.join(tests)})"
+    names = [text.partition("(")[0] for text in (PLAIN, RICH, "gated", *ODD)]
+    chosen = f"({' or '.join(names)}) and ({' or '.join(tests)})"
     printed = run(
         site, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "test/test_ops.py", "-k", chosen
     )
-    assert int(printed.split(" passed")[0].split()[-1]) >= 2 * len(tests)
+    assert int(printed.split(" passed")[0].split()[-1]) >= len(names) * (len(tests) - 2)  # two are for variants alone
