@@ -99,7 +99,8 @@ def _contents(
     result = inverse(path, base, different)
     if result is None:
         told = [reason for text in different for reason in reasons(path, base, text)]
-        writing.left_out += [f"{path}:{line} {what}{_advice(path)}" for line, what in dict.fromkeys(told)]
+        told = told or [(1, "adds what cannot be told apart from its neighbours")]
+        writing.left_out += [f"{path}:{line} {what}{_advice(path, what)}" for line, what in dict.fromkeys(told)]
         rest = [additions(path, base, text) for text in different]
         result = inverse(path, base, rest) if base not in rest else None
         if result is None:
@@ -129,7 +130,9 @@ def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: 
             writing.files[f"stack/{titles[n]}/{path}"] = content
 
 
-def _advice(path: str) -> str:
+def _advice(path: str, what: str) -> str:
+    if what.startswith("calls "):
+        return ": put your function into a new file, with what it calls, or declare that in a header"
     if path.endswith(COMPILED):
         return ", compiled into PyTorch's libraries: add a function or a file instead"
     if path in LISTS:

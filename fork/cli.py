@@ -66,9 +66,7 @@ def _run(words: list[str]) -> int:
         module = importlib.import_module(f"fork.commands.{MODULES.get(name, name)}")
         module.add_arguments(command)
         command.set_defaults(run=module.run)
-    try:
-        parsed = parser.parse_args(words)
-        with told_plainly(parsed.root):
-            return int(parsed.run(parsed))
-    except UnicodeDecodeError as error:
-        raise ForkError(f"a file of the stack is not UTF-8: {error}") from error
+    parsed = parser.parse_args(words)
+    parsed.typed = words
+    with told_plainly(parsed.root):
+        return int(parsed.run(parsed))

@@ -29,12 +29,21 @@ def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
         state = series.state(commit)
         taken = [p for p in state if p not in series.anchors and checkout.read(p) is not None]
         if taken:
-            raise ForkError(f"{checkout.path} has the stack already ({taken[0]}): check out its base")
+            raise ForkError(_taken(checkout, series, taken[0]))
         texts, found = weave_state(state, series.anchors, checkout.read)
         problems += [problem for problem in found if problem not in problems]
         steps.append(Step(commit, texts, message))
     refuse(problems)
     return steps
+
+
+def _taken(checkout: Checkout, series: Series, path: str) -> str:
+    """Why a new file of the stack has no place: the checkout has the stack, or PyTorch has a file of this name."""
+    files = [series.state(commit).get(path) for commit in series.commits]
+    if checkout.read(path) in [file.read_text() for file in files if file]:
+        return f"{checkout.path} has the stack already ({path}): check out its base"
+    advice = "check out a base without the stack or, where the file is PyTorch's own, give the stack's another name"
+    return f"{checkout.path} has another {path} already: {advice}"
 
 
 def lacking(checkout: Checkout, series: Series, last: Commit) -> list[str]:

@@ -31,6 +31,8 @@ def told_plainly(place: Path, advice: str = "choose a folder that is yours") -> 
         where = error.filename or place
         if error.errno == errno.ENOSPC:
             raise ForkError(f"the disk is full at {where}: free some space and try again") from error
+        if error.errno == errno.EACCES and os.path.exists(where) and not os.access(where, os.R_OK):
+            raise ForkError(f"{where} cannot be read: `chmod u+r` it, or ask its owner to") from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ForkError(f"{where} cannot be written: {advice}") from error
         raise ForkError(f"{where}: {error.strerror or error}") from error

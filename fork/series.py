@@ -134,7 +134,9 @@ class Series:
         strict, tip, needs = bool(data.get("strict", True)), data.get("tip"), data.get("needs") or {}
         series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, needs)
         series._refuse_doubles(file)
-        return replace(series, prs=tuple(map(series._with_changes, prs)))
+        series = replace(series, prs=tuple(map(series._with_changes, prs)))
+        series._refuse_other_than_text()
+        return series
 
     @cached_property
     def commits(self) -> tuple[Commit, ...]:
@@ -213,11 +215,11 @@ class Series:
         return "goes " + "; ".join(spots) + older
 
     def operators(self, commit: str | Commit) -> list[str]:
-        """The names of the public operators of a state; their overloads share one."""
+        """The names of the public operators of a state; their overloads and in-place variants share one."""
         native = self.state(commit).get(NATIVE_FUNCTIONS)
         entries = yaml.safe_load(native.read_text()) if native else []
         names = {re.split(r"[.(]", entry["func"])[0] for entry in entries}
-        return sorted(name for name in names if not name.startswith("_"))
+        return sorted(name for name in names if not name.startswith("_") and name.rstrip("_") not in names - {name})
 
     def state(self, commit: str | Commit) -> dict[str, Path]:
         """Upstream path -> the file that holds its content once this commit is in.
@@ -240,6 +242,8 @@ class Series:
 
     def _like(self, path: str) -> str | None:
         """Advice for a path that is probably misspelt."""
+        if (self.root / path).is_dir():
+            return f"{self.root / path} is a folder, so put a file in its place"
         folder = (self.root / path).parent
         there = [file.name for file in folder.iterdir()] if folder.is_dir() else []
         close = difflib.get_close_matches(PurePosixPath(path).name, there, n=1, cutoff=0.8)
@@ -263,6 +267,18 @@ class Series:
             for path in earlier.introduces
             if self._content(path, here) != self._content(path, here - 1)
         )
+
+    def _refuse_other_than_text(self) -> None:
+        described = [self.description_file(one) for one in self.outline()]
+        held = [self._content(path, n) for n, commit in enumerate(self.commits) for path in commit.paths]
+        for file in dict.fromkeys([*described, *filter(None, held)]):
+            if file.is_file():
+                content = file.read_bytes()
+                try:
+                    content.decode()
+                except UnicodeDecodeError as error:
+                    line = content.count(b"\n", 0, error.start) + 1
+                    raise ForkError(f"{file}:{line} is not UTF-8: convert the file") from error
 
     def _refuse_doubles(self, file: Path) -> None:
         names = [*(pr.name for pr in self.prs), *(c.name for pr in self.prs if pr.split for c in pr.commits)]

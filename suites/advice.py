@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import functools
+import os
+import shlex
 import sys
 import unittest
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from torch.testing._internal import common_utils
+
+COMMAND = "TORCH_FORK_COMMAND"
+"""The environment variable in which `fork run` says how it was called."""
+
+TESTS = Path(__file__).resolve().parents[1] / "test/test_ops.py"
 MAP = "guide/adding_an_operator.md"
 ROWS = {
     "TestCommon.test_errors": "the checks",
@@ -44,6 +53,16 @@ def advice(suite: str, test: str, said: str = "") -> str | None:
     told = next((row for words, row in REASONS.items() if words in said), None)
     row = told or ROWS.get(f"{suite}.{test}") or ROWS.get(suite)
     return f"See the row '{row}' of the map in {MAP}: what it is for, and where torch.attn has it." if row else None
+
+
+def repeat_with_fork() -> None:
+    """Lets PyTorch's line that repeats a failed test begin with the command that chose this fork."""
+    command = os.environ.get(COMMAND)
+    original = common_utils.print_repro_on_failure
+    if command:
+        common_utils.print_repro_on_failure = lambda parts: original(
+            [*parts[:-1], f"{command} {parts[-1].replace('test/test_ops.py', shlex.quote(str(TESTS)), 1)}"]
+        )
 
 
 def with_advice(test: Callable[..., Any], suite: str) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ if SOURCE and __name__ == "__main__":
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_utils import run_tests
 
+from suites.advice import repeat_with_fork
 from suites.aot import TestEagerFusionOpInfo
 from suites.common import TestCommon
 from suites.compliance import TestCompositeCompliance
@@ -65,6 +66,7 @@ CPU_ONLY = (
     TestNormalizeOperators,
 )
 
+repeat_with_fork()
 # PyTorch's line that repeats a failed test names the file of the test's class, and only this one runs by itself.
 for suite in EVERY_DEVICE + CPU_ONLY:
     suite.__module__ = __name__

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from fork.commands.options import stack
 from fork.engine import base as bases
+from fork.engine.pipeline import COMMAND
 from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.verify import map, soundness
@@ -29,8 +32,14 @@ def run(
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not problems:
         print("\n".join(map.report(series, series.find())), flush=True)
+        for option in soundness.options(series):
+            print(f"  option  {option} (as you like)", flush=True)
     if not args.static and not problems:
+        typed: list[str] = getattr(args, "typed", ["check"])
+        before = typed[: typed.index("check")]
         for commit in [series.find(args.pr)] if args.pr else series.commits:
+            # What repeats a failed test.
+            os.environ[COMMAND] = shlex.join(["python", "-m", "fork", *before, "run", "--pr", commit.name, "--"])
             result = prefix(series, commit, (args.build or series.root / "build").absolute())
             print(f"{commit.name:16} {result.summary()}", flush=True)
             problems += [f"{commit.name}: {run.command} failed" for run in result.runs if not run.passed]

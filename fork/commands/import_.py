@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
         checkouts.write(Path(made) / "stack-of-it", writing.files)
         (Path(made) / "stack-of-it").replace(folder)
-    print(f"{folder} holds the stack: `python -m fork --root {folder} build` builds it")
+    print(f"{folder} holds the stack: `python -m fork --root {shlex.quote(str(folder))} build` builds it")
     return 0
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
+import os
+import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 
+from fork import process
 from fork.engine import base as bases
 from fork.errors import ForkError
 
@@ -23,12 +29,16 @@ def run(args: argparse.Namespace) -> int:
     # torchgen and Jinja, which come with torch: no other command has to wait for them.
     from fork.new import places, render, schema
 
+    folder: Path = args.folder
+    if folder.exists() and not folder.is_dir():
+        raise ForkError(f"{folder} is a file: choose a folder that does not exist yet")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ForkError(f"{folder} is not empty: choose a folder that does not exist yet")
     operator = schema.read(args.schema, args.explicit)
     if operator.name in places.entries(base.read):
         raise ForkError(f"torch {base.version} has an operator {operator.name} already: choose another name")
-    folder: Path = args.folder
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ForkError(f"{folder} is not empty: choose a folder that does not exist yet")
+    _refuse_name(base, operator.name)
+    operator = replace(operator, title=places.free_title(operator.title, base.torch))
     for path, text in render.stack(operator, args.explicit, base.read).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
@@ -37,10 +47,33 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _refuse_name(base: bases.Base, name: str) -> None:
+    """Refuses what Python would find something else under, or pytest's -k the tests of other operators."""
+    if name in _known(base.python, base.site):
+        raise ForkError(f"torch {base.version} has a torch.{name} already, which is no operator: choose another name")
+    texts = "\n".join(file.read_text() for file in sorted((PROJECT / "suites").glob("*.py")))
+    for test in re.findall(r"^ *(?:class|def) ([Tt]est_?\w+)", texts, re.MULTILINE):
+        if name in test.lower():
+            raise ForkError(
+                f"{name} is in the name of {test}, which `-k {name}` runs for all operators: choose another"
+            )
+
+
+@functools.lru_cache
+def _known(python: Path, site: Path) -> frozenset[str]:
+    """What Python's torch has, its modules that nobody has imported yet included."""
+    code = "import pkgutil, torch; print(*dir(torch), *(found.name for found in pkgutil.iter_modules(torch.__path__)))"
+    variables = os.environ | {"TORCH_FORK": str(site)}
+    variables.pop("PYTHONPATH", None)
+    return frozenset(
+        process.run([python, "-c", code], f"torch in {site} cannot be imported", env=variables, cwd="/").split()
+    )
+
+
 def _next(folder: Path, name: str) -> str:
     """The commands to type from here; the suites are this project's, for any operator."""
-    fork = f"python -m fork --root {folder}"
-    tests = "test/test_ops.py" if Path.cwd() == PROJECT else str(PROJECT / "test/test_ops.py")
+    fork = f"python -m fork --root {shlex.quote(str(folder))}"
+    tests = "test/test_ops.py" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "test/test_ops.py"))
     return f"""\
 next     {fork} run -- python -c 'import torch; help(torch.{name})'
          {fork} run -- python {tests} -k {name}

@@ -8,7 +8,7 @@ from pathlib import Path
 from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine import sanitizers
-from fork.engine.pipeline import Fork
+from fork.engine.pipeline import Fork, refuse_unbuildable
 from fork.errors import ForkError
 from fork.series import Series
 
@@ -49,5 +49,8 @@ def chosen(args: argparse.Namespace) -> Fork:
     series = stack(args)
     folder: Path = (args.build or series.root / "build").absolute()
     commit = series.find(args.pr)
-    base = bases.obtain(args.torch, args.cuda, folder / "bases", REQUIREMENTS) if args.torch else bases.installed()
+    refuse_unbuildable(series, commit)
+    # Whatever stack or folder is chosen: a release takes gigabytes.
+    shared = args.root.resolve() / "build/bases"
+    base = bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
     return Fork(series, commit, base, cuda, folder, sanitize)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.pipeline import build, environment, python_folder
+from fork.engine.pipeline import COMMAND, build, environment, python_folder
 from fork.errors import ForkError
 
 # What a shell gives for such a command.
@@ -36,9 +37,11 @@ def run(args: argparse.Namespace) -> int:
         return NOT_EXECUTABLE if found else NOT_FOUND
     site = build(fork) if fork.stale() else fork.site
     sys.stdout.flush()
+    before = args.typed[: len(args.typed) - len(args.words)]
+    variables = {COMMAND: shlex.join(["python", "-m", "fork", *before, "--"])}
     try:
         # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-        os.execve(program, words, environment(site.resolve(), folder / "python", fork.sanitize))
+        os.execve(program, words, environment(site.resolve(), folder / "python", fork.sanitize) | variables)
     except OSError as error:
         print(f"fork: {program} cannot be executed: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE

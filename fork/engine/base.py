@@ -9,7 +9,9 @@ import difflib
 import hashlib
 import importlib.metadata
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -158,17 +160,22 @@ def _is_fork(path: str) -> bool:
 
 
 def _describe(python: Path, search: list[str]) -> Base:
+    lost = ""
     for found in importlib.metadata.distributions(name="torch", path=search):
         info = Path(str(found._path))  # type: ignore[attr-defined]  # the one public way to it is 3.12's
         site = info.parent
         if not (site / "torch/version.py").is_file():
+            lost = lost or found.version.partition("+")[0]
             continue
         if release(found.version) < release(OLDEST):
             raise ForkError(f"torch {found.version} in {site} is too old: install torch {OLDEST} or later")
         if not (site / "torchgen/packaged").is_dir():
             raise ForkError(f"torch {found.version} in {site} lacks torchgen/packaged: install torch from its wheel")
         return Base(python, site, found.version, info)
-    raise ForkError(f"no torch is installed for {python}: run `make` or `{python} -m pip install torch==2.13.0`")
+    if lost:
+        again = f"`{python} -m pip install --force-reinstall --no-deps torch=={lost}`"
+        raise ForkError(f"torch {lost} is installed for {python} and its files are gone: bring them back by {again}")
+    raise ForkError(f"no torch is installed for {python}: run `{python} -m pip install torch==2.13.0`")
 
 
 def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
@@ -210,8 +217,23 @@ def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
     for command in [[sys.executable, "-m", "venv", str(home)], *([*pip, *wish] for wish in wishes)]:
         done = process.attempt(command)
         if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-            reason = errors[0].removeprefix("ERROR: ") if errors else process.reason(done)
             shutil.rmtree(home, ignore_errors=True)
-            raise ForkError(f"torch {version} could not be installed: {reason}")
+            raise ForkError(_unavailable(version, done) if wishes[0][0] in command else _failed(version, done))
     (home / "complete").touch()
+
+
+def _failed(version: str, done: subprocess.CompletedProcess[str]) -> str:
+    errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    return f"torch {version} could not be installed: {errors[0] if errors else process.reason(done)}"
+
+
+def _unavailable(version: str, done: subprocess.CompletedProcess[str]) -> str:
+    """Why pip did not install torch itself; of a release that it does not know it says so in several ways."""
+    known = re.search(r"\(from versions: ([^)]*)\)", done.stderr)
+    if known and known[1].strip() in ("", "none"):
+        return f"pip finds no release of torch at all, so torch {version} could not be installed: is there a network?"
+    if known:
+        return f"pip finds no torch {version} for this Python and machine; the newest is {known[1].split(', ')[-1]}"
+    if "conflicting dependencies" in done.stderr:
+        return f"pip finds no torch {version} that it may install here: choose another release, or see PIP_CONSTRAINT"
+    return _failed(version, done)

@@ -23,6 +23,8 @@ from fork.errors import ForkError
 
 HERE = Path(__file__).parent
 
+MISSED = re.compile(r"was not declared in|has not been declared|is not a member of|undeclared identifier")
+REMEDY = "; of PyTorch's file only this fragment is compiled: put your function into a new file, with what it calls"
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
 # The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
@@ -40,7 +42,8 @@ ARM: Mapping[str, tuple[str, ...]] = {
 class Job:
     """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers.
 
-    `named` says by which name an error tells a file, where it is not the file that the compiler read.
+    `named` says by which name an error tells a file, where it is not the file that the compiler read. `fragments` are
+    the sources that are compiled without the rest of their file.
     """
 
     base: Base
@@ -52,6 +55,7 @@ class Job:
     sanitize: Sequence[str] = ()
     probe: Mapping[str, object] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
+    fragments: frozenset[str] = frozenset()
 
 
 def compile_fork(job: Job) -> dict[str, Path]:
@@ -74,7 +78,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
         inputs.write_text(settings)
         _run(configure, job.work / "configure.log")
         done.write_text(wanted)
-    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", job.named)
+    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", job.named, job.fragments)
     suffix = str(job.probe["suffix"])
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
     if job.toolkit:
@@ -212,7 +216,9 @@ def _operators_only(job: Job) -> Path:
     return folder.parent
 
 
-def _run(command: list[str], log: Path, named: Mapping[str, str] | None = None) -> None:
+def _run(
+    command: list[str], log: Path, named: Mapping[str, str] | None = None, fragments: frozenset[str] = frozenset()
+) -> None:
     """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too."""
     environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
     errors, last = [], "no message"
@@ -237,9 +243,11 @@ def _run(command: list[str], log: Path, named: Mapping[str, str] | None = None) 
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
                 elif ERROR.search(line):
                     place, colon, said = line.strip().partition(":")
-                    errors.append((named or {}).get(place, place) + colon + said)
-                    if named is not None:
-                        print(f"error    {errors[-1]}", flush=True)
+                    said += REMEDY if place in fragments and MISSED.search(said) else ""
+                    error = (named or {}).get(place, place) + colon + said
+                    if named is not None and error not in errors:  # a kernel has it once per instruction set
+                        print(f"error    {error}", flush=True)
+                    errors.append(error)
                 if line.startswith("FAILED: "):
                     # Ninja would wait for what compiles beside it. It writes all that the failed one said at once.
                     threading.Timer(1, tool.terminate).start()

@@ -98,12 +98,34 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     with mock.patch.object(module, "load_derivatives", with_default):
         gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
     gen_autograd_python(*arguments)
-    for path in generated.glob("*.cpp"):
-        # at::redispatch::f is an inline alias, declared in a header that lists every operator there is.
-        text = re.sub(r"\bat::redispatch::(\w+)\(", r"at::_ops::\1::redispatch(", path.read_text())
-        path.write_text(text.replace("#include <ATen/RedispatchFunctions.h>", _operator_includes(out / "aten/ops")))
+    _own_headers(out / "aten", generated)
     _merge_plumbing(out)
     (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
+
+
+def _own_headers(aten: Path, autograd: Path) -> None:
+    """Puts the headers of the stack's own operators beside the generated sources that include them.
+
+    A wheel ships those headers for all of its own operators, or not at all.
+    """
+    shipped = PACKAGED.parent.parent / "torch/include/ATen"
+    own = [
+        path for path in aten.glob("*.h") if path.name == "RedispatchFunctions.h" or not (shipped / path.name).exists()
+    ]
+    # Some formulas, such as auto_linear, call the operator as users do.
+    functions = [f"#include <ATen/ops/{path.name[:-6]}.h>" for path in sorted((aten / "ops").glob("*_ops.h"))]
+    includes = "\n".join([_operator_includes(aten / "ops"), *functions])
+    for header in own:
+        text = header.read_text().replace("#include <ATen/Operators.h>", includes)
+        # Upstream's lists every operator, which such sources may not depend on.
+        text = text.replace("#ifdef TORCH_ASSERT_ONLY_METHOD_OPERATORS", "#if 0")
+        for folder in (aten, autograd):
+            (folder / header.name).write_text(text)
+    for path in [*aten.glob("*.cpp"), *autograd.glob("*.cpp")]:
+        text = path.read_text()
+        for header in own:
+            text = text.replace(f"#include <ATen/{header.name}>", f'#include "{header.name}"')
+        path.write_text(text)
 
 
 def _merge_plumbing(out: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +16,25 @@ import yaml
 
 from fork import process
 from fork.engine import sanitizers, toolchain, tree
-from fork.engine.base import Base
+from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.digest import digest, tool_files
+from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
 from fork.series import NATIVE_FUNCTIONS, Commit, Series
+from fork.weave.cpp_inverse import has_code
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
+
+# The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
+COMMAND = "TORCH_FORK_COMMAND"
 
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
@@ -104,8 +109,34 @@ class Clock:
         self.last = now
 
 
+def compiled(state: Mapping[str, Path]) -> dict[str, Path]:
+    """The files of a state that go into its libraries: headers, and sources that hold code."""
+    return {
+        path: file
+        for path, file in state.items()
+        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu", ".h"))
+        if path.endswith(".h") or has_code(file.read_text())
+    }
+
+
+def refuse_unbuildable(series: Series, commit: Commit) -> None:
+    """Raises where a state has nothing for a wheel, or sources that nothing would register; needs no base."""
+    state = series.state(commit)
+    if NATIVE_FUNCTIONS in state:
+        return
+    sources = [path for path in compiled(state) if not path.endswith(".h")]
+    if sources:
+        raise ForkError(
+            f"{commit.name} has {sources[0]} and no native function, and a build compiles what native functions need: "
+            "add an entry to native_functions.yaml"
+        )
+    if not any(path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
+        raise ForkError(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
+
+
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
+    refuse_unbuildable(fork.series, fork.commit)
     _refuse_names(fork)
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
@@ -150,10 +181,12 @@ def _edited(fork: Fork) -> bool:
 def _make(fork: Fork, stage: Path) -> None:
     clock = Clock()
     made_of, state = fork.digest(), fork.series.state(fork.commit)
-    toolchain.check_tools(fork.base)
-    toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
-    if fork.base.cuda or fork.cuda == "on":
-        print(f"cuda     {chosen}", flush=True)
+    toolkit: Toolkit | None = None
+    if NATIVE_FUNCTIONS in state:
+        toolchain.check_tools(fork.base)
+        toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
+        if fork.base.cuda or fork.cuda == "on":
+            print(f"cuda     {chosen}", flush=True)
     fork.base.check(fork.base.resized())
     tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
@@ -161,27 +194,10 @@ def _make(fork: Fork, stage: Path) -> None:
     woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
     clock.step("weave", f"{len(woven)} files")
 
-    generated = fork.home / "work/generated"
-    _generate(fork, stage, state, generated)
-    tree.install_headers(stage, generated)
-    tree.install_stubs(stage, generated)
-    clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
-
-    headers = fork.home / "work/headers"
-    sources = {p: file for p, file in state.items() if p.startswith(LIBRARIES) and p.endswith((".cpp", ".cu", ".h"))}
-    work = fork.home / "work/cmake"
-    named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
-    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named)
-    libraries = compile_fork(job)
+    if NATIVE_FUNCTIONS in state:  # else Python changes alone, and the base's libraries stay
+        _make_libraries(fork, stage, state, toolkit, clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)
-    clock.step(
-        "compile", f"{sum(not path.endswith('.h') for path in sources)} sources of the stack, and the generated ones"
-    )
-
-    for path, file in libraries.items():
-        tree.write(stage, path, file.read_bytes())
-        (stage / path).chmod(0o755)
     if (tolerances := state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
     tree.write(
@@ -197,12 +213,27 @@ def _make(fork: Fork, stage: Path) -> None:
     )
 
 
+def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> None:
+    generated = fork.home / "work/generated"
+    _generate(fork, stage, state, generated)
+    tree.install_headers(stage, generated)
+    tree.install_stubs(stage, generated)
+    clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
+
+    headers, work = fork.home / "work/headers", fork.home / "work/cmake"
+    sources = compiled(state)
+    named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
+    fragments = frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors)
+    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named, fragments)
+    for path, file in compile_fork(job).items():
+        tree.write(stage, path, file.read_bytes())
+        (stage / path).chmod(0o755)
+    count = sum(not path.endswith(".h") for path in sources)
+    clock.step("compile", f"{count} sources of the stack, and the generated ones")
+
+
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:
-    native = state.get(NATIVE_FUNCTIONS)
-    if native is None:
-        raise ForkError(
-            f"{fork.commit.name} has no native function: there is nothing to build before the commit that adds one"
-        )
+    native = state[NATIVE_FUNCTIONS]
     generated.mkdir(parents=True, exist_ok=True)
     derivatives = state.get("tools/autograd/derivatives.yaml")
     command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from fork.errors import ForkError
 from fork.series import NATIVE_FUNCTIONS
@@ -31,6 +33,8 @@ POINTWISE = (
     "round",
     "sin",
 )
+# Where a failed check stands, as the library says it.
+SOURCE = re.compile(rb"aten/src/ATen/native/(?:cpu/)?(\w+)\.cpp")
 SPACE = "namespace torch::autograd::generated::details"
 ELSEWHERE: Mapping[str, Mapping[str, str]] = {
     "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": {
@@ -74,6 +78,19 @@ def anchors(
 def entries(read: Read) -> set[str]:
     """The names of all operators that the base has."""
     return {entry.partition(".")[0] for entry in yamls.ENTRY.findall(read(NATIVE_FUNCTIONS) or "")}
+
+
+def free_title(title: str, torch: Path) -> str:
+    """A name for the operator's source files that PyTorch has none under: its headers and messages tell them."""
+    known = {header.stem.lower() for header in (torch / "include/ATen/native").rglob("*.h")}
+    with (
+        (torch / "lib/libtorch_cpu.so").open("rb") as library,
+        mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        known |= {found.decode().lower() for found in SOURCE.findall(content)}
+    while {title.lower(), f"{title}Kernel".lower()} & known:
+        title += "Op"
+    return title
 
 
 @functools.lru_cache

@@ -64,6 +64,7 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
         undefined=jinja2.StrictUndefined,
     )
     texts = {path: environment.get_template(f"{name}.j2").render(values) for name, path in paths.items()}
+    texts[".gitignore"] = "/build/\n"
     texts["stack/series.yaml"] = environment.get_template("series.yaml.j2").render(values)
     texts[f"stack/{pr}/PR.md"] = environment.get_template("PR.md.j2").render(values)
     return {path: _formatted(path, re.sub(r"\n{3,}$", "\n", text.lstrip("\n"))) for path, text in texts.items()}
@@ -71,26 +72,36 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
 
 def context(op: Operator, explicit: bool) -> dict[str, object]:
     """What the templates are filled with: the product of the tensors and numbers, spelled for each file."""
-    tensors, optionals, numbers = op.of("tensor"), op.of("optional"), op.of("number")
+    tensors, optionals, lists, numbers = (op.of(kind) for kind in ("tensor", "optional", "list", "number"))
     checked = op.of("tensor", "optional", "list")
     # A product of one tensor would be that tensor, and no result may be an argument: it is squared.
     factors = tensors if len(tensors) > 1 else tensors * 2
+    # A list comes first. The first of its tensors is what the others are like, and a factor where there is no other.
+    heads = [f"{lists[0].name}[0]"] if lists else []
+    names = [f.name for f in factors] or heads * 2
     return {
         "op": op,
         "explicit": explicit,
         "many": len(op.outputs) > 1,
-        "first": tensors[0].name,
+        "free": lambda word: word if word not in (*(a.python for a in op.arguments), *op.outputs) else f"{word}_",
+        "generic": f"{op.name}_symint" if op.symbolic else op.name,
+        "first": (heads or [tensors[0].name])[0],
+        "first_sample": op.arguments[0].sample,
         "tensors": tensors,
+        "alike": tensors if lists else tensors[1:],
+        "rest": "" if tensors else ".slice(1)",
+        "python_rest": "" if tensors else "[1:]",
         "optionals": optionals,
-        "lists": op.of("list"),
+        "lists": lists,
         "numbers": numbers,
         "scalars": [n for n in numbers if n.type == "Scalar"],
-        "others": checked[1:],
+        "others": checked if lists else checked[1:],
         "includes": sorted(["mul", f"{op.name}_native", *(["ones"] if explicit and optionals else [])]),
         "unused": ", ".join(a.name for a in op.of("other")),
-        "said": _said([f.name for f in factors] + [a.name for a in op.of("optional", "list", "number")]),
-        "factors": [f.name for f in factors],
-        "python_factors": [f.python for f in factors],
+        "said": _said((names if tensors else heads) + [a.name for a in op.of("optional", "list", "number")]),
+        "factors": names,
+        "python_factors": [f.python for f in factors] or names,
+        "generic_parameters": ", ".join(a.symbolic for a in op.arguments),
         "parameters": ", ".join(a.declaration for a in op.arguments),
         "check_parameters": ", ".join(a.declaration for a in checked),
         "check_arguments": ", ".join(a.name for a in checked),
@@ -99,7 +110,7 @@ def context(op: Operator, explicit: bool) -> dict[str, object]:
         "samples": _samples(op),
         "tuple": _tuple,
         "error_call": lambda shape, wrong, value: _error_call(op, shape, wrong, value),
-        "tuple_inputs": ", ".join(["a", *(a.sample.replace("make_arg(shape)", "a") for a in _given(op))])
+        "tuple_inputs": ", ".join(a.sample.replace("make_arg(shape)", "a") for a in [op.arguments[0], *_given(op)])
         + ("" if _given(op) else ","),
         "docs_type": _docs_type,
         "docs_text": _docs_text,
@@ -194,18 +205,18 @@ def _samples(op: Operator) -> list[tuple[list[str], list[str]]]:
 
 
 def _error_call(op: Operator, shape: str, wrong: Argument | None, value: str | None) -> str:
-    """The arguments after the first, one of them with a value that is refused."""
+    """The arguments of a call, one of them with a value that is refused."""
 
     def text(argument: Argument) -> str:
         if argument is not wrong or value is None:
             return argument.sample.replace("shape", shape)
-        return f"[{value}]" if argument.kind == "list" else value
+        return f"[make_arg({shape}), {value}]" if argument.kind == "list" else value
 
     positional = [a for a in op.arguments[1:] if not a.keyword_only]
     last = positional.index(wrong) if wrong in positional else -1
     args = [a for n, a in enumerate(positional) if a.default is None or n <= last]
     kwargs = [a for a in op.arguments[1:] if a.keyword_only and a.default is None]
-    given = f", args={_tuple(map(text, args))}" if args else ""
+    given = text(op.arguments[0]) + (f", args={_tuple(map(text, args))}" if args else "")
     return given + (f", kwargs={{{', '.join(f'{a.python!r}: {text(a)}' for a in kwargs)}}}" if kwargs else "")
 
 

@@ -23,18 +23,24 @@ CPP_WORD = re.compile(
     "inline|int|long|mutable|namespace|new|operator|private|protected|public|register|short|signed|sizeof|static|struct|"
     "switch|template|this|throw|typedef|typename|union|unsigned|using|virtual|void|volatile"
 )
-TAKEN = frozenset(("grad", "grads", "result", "output_mask", "grad_input_mask", "iter", "at", "torch", "out"))
+TAKEN = frozenset(
+    ("grad", "grads", "result", "output_mask", "grad_input_mask", "iter", "at", "torch", "np", "out", "name")
+)
 """Names that PyTorch's generators or the written code give to something else."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument; `kind` is tensor, optional, list, number or other, and `default` is Python's text of it."""
+    """One argument; `kind` is tensor, optional, list, number or other, and `default` is Python's text of it.
+
+    `symbolic` is the declaration of a kernel that takes symbolic integers as they are.
+    """
 
     name: str
     kind: str
     type: str
     declaration: str
+    symbolic: str
     default: str | None
     keyword_only: bool
     sample: str
@@ -50,9 +56,10 @@ class Argument:
 
 @dataclass(frozen=True)
 class Operator:
-    """A schema that a first stack can be written for."""
+    """A schema that a first stack can be written for; `title` is what its source files are called."""
 
     name: str
+    title: str
     schema: str
     arguments: tuple[Argument, ...]
     outputs: tuple[str | None, ...]
@@ -62,9 +69,9 @@ class Operator:
         return [argument for argument in self.arguments if argument.kind in kinds]
 
     @property
-    def title(self) -> str:
-        """The name as PyTorch's source files are named: softsign_mul is SoftsignMul."""
-        return "".join(part[:1].upper() + part[1:] for part in self.name.split("_"))
+    def symbolic(self) -> bool:
+        """Whether an argument may be a symbolic integer, for which a kernel has another signature."""
+        return any(argument.declaration != argument.symbolic for argument in self.arguments)
 
     @property
     def named(self) -> bool:
@@ -77,12 +84,22 @@ def read(schema: str, explicit: bool) -> Operator:
     name = str(func.name)
     _refuse_name(name, func)
     with local.parametrize(use_const_ref_for_mutable_tensors=False, use_ilistref_for_tensor_lists=False):
-        declared = {binding.name: _without_at(binding.decl()) for binding in native.arguments(func, symint=False)}
+        declared, symbolic = (
+            {
+                binding.name: _without_at(binding.decl()).partition("=")[0]
+                for binding in native.arguments(func, symint=s)
+            }
+            for s in (False, True)
+        )
         cpp_return = _without_at(native.returns_type(func.returns, symint=False).cpp_type())
     only = {argument.name for argument in func.arguments.flat_kwarg_only}
-    arguments = tuple(_argument(name, a, declared, a.name in only) for a in func.arguments.flat_all)
+    arguments = tuple(
+        _argument(name, a, (declared[a.name], symbolic[a.name]), a.name in only) for a in func.arguments.flat_all
+    )
     outputs = tuple(result.name for result in func.returns)
-    operator = Operator(name, str(func), arguments, outputs, cpp_return)
+    # As PyTorch's source files are named: softsign_mul is SoftsignMul.
+    title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    operator = Operator(name, title, str(func), arguments, outputs, cpp_return)
     _refuse_arguments(operator, explicit)
     _refuse_outputs(operator, func)
     return operator
@@ -130,11 +147,10 @@ def _refuse_name(name: str, func: FunctionSchema) -> None:
         raise ForkError(f"{name} is a word of Python or C++: choose another name")
 
 
-def _argument(name: str, argument: Any, declared: dict[str, str], keyword_only: bool) -> Argument:
+def _argument(name: str, argument: Any, declared: tuple[str, str], keyword_only: bool) -> Argument:
     kind, sample = _kind(name, argument)
-    declaration = declared[argument.name].partition("=")[0]
     default = _default(name, argument, kind)
-    return Argument(argument.name, kind, str(argument.type), declaration, default, keyword_only, sample)
+    return Argument(argument.name, kind, str(argument.type), *declared, default, keyword_only, sample)
 
 
 def _kind(name: str, argument: Any) -> tuple[str, str]:
@@ -167,7 +183,7 @@ def _default(name: str, argument: Any, kind: str) -> str | None:
     forms = {
         "int": r"-?\d+",
         "SymInt": r"-?\d+",
-        "float": r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?|inf|-inf",
+        "float": r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?",
         "Scalar": r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?|True|False",
         "bool": "True|False",
         "str": r"'[^']*'|\"[^\"]*\"",
@@ -177,19 +193,35 @@ def _default(name: str, argument: Any, kind: str) -> str | None:
     if "[" in text:
         item = rf"\s*({form})\s*"
         form = rf"\[({item}(,{item})*)?\]|{form}"
+    if default.lstrip("-") in ("inf", "nan"):
+        raise ForkError(
+            f"{name}: {argument.name} has the default {default}, which PyTorch's generators would write into C++ as it "
+            f"stands: write `{base}? {argument.name}=None`, and let None mean it"
+        )
     if not re.fullmatch(form, default):
         raise ForkError(f"{name}: {default} is not a value of {argument.name}, which is {text}")
-    return f"float('{default}')" if default.endswith("inf") else default
+    return default
 
 
 def _refuse_arguments(operator: Operator, explicit: bool) -> None:
-    names = [argument.name for argument in operator.arguments]
+    # In Python self is called input.
+    names = [argument.python for argument in operator.arguments]
     for name in names:
         if names.count(name) > 1:
             raise ForkError(f"{operator.name} has the argument {name} twice")
-        if _is_word(name) or name in TAKEN or name == operator.name:
+        if _is_word(name) or name in TAKEN or name == operator.name or name.endswith("_"):
             raise ForkError(f"{operator.name}: the argument {name} has a name that means something else: rename it")
-    if not operator.arguments or operator.arguments[0].kind != "tensor" or operator.arguments[0].keyword_only:
+    lists = operator.of("list")
+    if lists and lists != [operator.arguments[0]]:
+        raise ForkError(
+            f"{operator.name}: {lists[-1].name} is a list of tensors behind the first argument, where PyTorch's "
+            "gradient tests do not look for its tensors: write one list, and write it first"
+        )
+    if (
+        not operator.arguments
+        or operator.arguments[0].kind not in ("tensor", "list")
+        or operator.arguments[0].keyword_only
+    ):
         raise ForkError(
             f"{operator.name}: its first argument is not a Tensor: the samples of an OpInfo begin with a tensor, so "
             f"write it first, as in {EXAMPLE!r}"
@@ -204,9 +236,9 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
     for before, after in zip(operator.arguments, operator.arguments[1:]):
         if before.default is not None and after.default is None:
             raise ForkError(f"{operator.name}: {after.name} has no default, and {before.name} before it has one")
-    if explicit and operator.of("list"):
+    if explicit and lists:
         raise ForkError(
-            f"{operator.name}: {operator.of('list')[0].name} is a list of tensors, and the kernel that --explicit "
+            f"{operator.name}: {lists[0].name} is a list of tensors, and the kernel that --explicit "
             "writes goes over a fixed number of them: leave --explicit out"
         )
 

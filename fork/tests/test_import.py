@@ -6,6 +6,7 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,9 +17,12 @@ from fork import process
 from fork.cli import main
 from fork.commands import compat
 from fork.engine import base as bases
+from fork.engine import pipeline
+from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
+from fork.weave import cpp_inverse
 
 MORE = {
     "aten/src/ATen/native/Ops.cpp": """\
@@ -391,3 +395,179 @@ def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, caps
     commit(tree, {NATIVE: UPSTREAM[NATIVE], "a.txt": "a\n"}, "Take it back")
     assert fork("--root", imported(tree), "compat", "2.13.0") == 1
     assert "take-it-back has no public operator" in capsys.readouterr().err
+
+
+COMMENTED = """\
+#include <ATen/core/Tensor.h>
+#include <ATen/Ops.h>
+
+// What follows is old.
+namespace at::native {
+
+namespace {
+// Twice.
+Tensor inner(const Tensor& a) {
+  return a + a; // a sum
+}
+struct Pair {
+  Tensor a;
+};
+} // namespace
+
+static Tensor outer(const Tensor& a) {
+  return inner(a);
+}
+
+// Twice.
+Tensor one(const Tensor& a) {
+  const char* text = "// no comment";
+  return outer(a);
+}
+
+} // namespace at::native
+"""
+OPS = "aten/src/ATen/native/Ops.cpp"
+
+
+@fixture
+def commented(tree: Path) -> Path:
+    """The same checkout, whose source has comments, and helpers that no other file sees."""
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    commit(tree, {OPS: COMMENTED}, "Say more")
+    git(tree, "tag", "--force", "v2.13.0")
+    git(tree, "switch", "--quiet", "--force-create", "mine")
+    return tree
+
+
+@mark.parametrize(
+    ("before", "after"),
+    [
+        ("// What follows is old.\n", "// What follows is new.\n// Two lines of it.\n"),
+        ("// What follows is old.\n", "/* What follows\n * is new. */\n"),
+        ("return a + a; // a sum", "return a + a; // twice"),
+        ("return a + a; // a sum", "// Added.\n  return a + a;"),
+        ("  return outer(a);\n", "  // Added inside.\n  return outer(a);\n"),
+        ("// Twice.\nTensor one", "// Not twice.\nTensor one"),
+        ("// Twice.\nTensor one", "Tensor one"),
+    ],
+)
+def test_a_comment_of_a_source_may_change(commented: Path, before: str, after: str) -> None:
+    """It has no code, so a wheel need not have it; it goes with the branch wherever that goes."""
+    commit(commented, edited(commented, OPS, before, after), "Explain")
+    folder = imported(commented)
+    assert not cpp_inverse.has_code((folder / OPS).read_text())
+    same_again(commented, folder)
+
+
+def test_a_comment_beside_a_new_function(commented: Path) -> None:
+    files = edited(commented, OPS, "// What follows is old.\n", "// What follows is new.\n")
+    end = "} // namespace at::native\n"
+    files[OPS] = files[OPS].replace(end, f"Tensor two(const Tensor& a) {{\n  return a.neg(); // -a\n}}\n\n{end}")
+    commit(commented, files, "Add two")
+    folder = imported(commented)
+    assert cpp_inverse.has_code((folder / OPS).read_text())
+    same_again(commented, folder)
+
+
+@mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ('"// no comment"', '"// a comment"', ':22 changes `const char* text = "// no comment";`, compiled into'),
+        ("return a + a; // a sum", "return a - a; // a sum", ":9 changes `return a + a; // a sum`, compiled into"),
+    ],
+)
+def test_what_only_looks_like_a_comment(
+    commented: Path, capsys: CaptureFixture[str], before: str, after: str, reason: str
+) -> None:
+    """And a state that could be taken is not named beside the one that cannot."""
+    commit(commented, edited(commented, OPS, "// What follows is old.\n", ""), "Explain")
+    commit(commented, edited(commented, OPS, before, after), "Change")
+    assert fork("import", commented, commented.parent / "out") == 1
+    said = capsys.readouterr().err.partition("\n")[2]
+    assert said.count(OPS) == 1 and reason in said
+
+
+@mark.parametrize(
+    ("calls", "helper"),
+    [("return outer(a);", "outer"), ("return native::inner(a);", "inner"), ("return Pair{a}.a;", "Pair")],
+)
+def test_a_function_that_calls_what_only_its_file_sees(
+    commented: Path, capsys: CaptureFixture[str], calls: str, helper: str
+) -> None:
+    end = "} // namespace at::native\n"
+    text = (commented / OPS).read_text().replace(end, f"Tensor two(const Tensor& a) {{\n  {calls}\n}}\n\n{end}")
+    commit(commented, {OPS: text}, "Add two")
+    assert fork("import", commented, commented.parent / "out") == 1
+    said = capsys.readouterr().err
+    assert f"{OPS}:27 calls `{helper}`, which only this file sees, and would be compiled without it: put your" in said
+    imported(commented, "--added-only")
+
+
+@mark.parametrize("calls", ["return at::outer(a);", "return a.outer();", "return mine(a);"])
+def test_a_function_that_calls_others(commented: Path, calls: str) -> None:
+    """Of the same name elsewhere, or of the branch itself."""
+    end = "} // namespace at::native\n"
+    mine = "static Tensor mine(const Tensor& a) {\n  return a;\n}\n\n"
+    new = f"{mine}Tensor two(const Tensor& a) {{\n  {calls}\n}}\n\n"
+    commit(commented, {OPS: (commented / OPS).read_text().replace(end, new + end)}, "Add two")
+    same_again(commented, imported(commented))
+
+
+def test_since_a_branch_that_only_the_remote_has(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    git(tree, "branch", "base", "v2.13.0")
+    commit(tree, {"a.txt": "a\n"}, "A")
+    git(tmp_path, "clone", "--quiet", "--no-tags", str(tree), "clone")
+    assert fork("import", tmp_path / "clone", tmp_path / "out", "--since", "base") == 0
+    assert "1 commit of mine, since origin/base" in capsys.readouterr().err
+
+
+@mark.parametrize(
+    ("path", "reason"),
+    [
+        ("notes.txt", "changes nothing that a wheel of torch holds: there is nothing to build"),
+        ("aten/src/ATen/native/New.cpp", "has aten/src/ATen/native/New.cpp and no native function"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_before_a_download(
+    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, path: str, reason: str
+) -> None:
+    commit(tree, {path: "int a = 1;\n"}, "Add it")
+    monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "build", "--torch", "2.12.0") == 1
+    assert reason in capsys.readouterr().err
+
+
+def test_a_release_is_downloaded_once(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """Whatever folder a build goes to, and whatever checkout it is of."""
+    commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
+    asked = []
+
+    def obtain(version: str, cuda: str, folder: Path, requirements: Path) -> bases.Base:
+        asked.append(folder)
+        raise ForkError("enough")
+
+    monkeypatch.setattr(bases, "obtain", obtain)
+    for root, more in ((tmp_path / "root", ()), (tmp_path / "root", ("--build", tmp_path / "elsewhere"))):
+        assert fork("--root", root, "--checkout", tree, "build", "--torch", "2.12.0", *more) == 1
+    assert len(asked) == 2 and len(set(asked)) == 1
+
+
+def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """No compiler is needed: the edit stands in a copy of the installed torch, whose other files stay as they are."""
+    base = bases.installed()
+    old = (base.site / "torch/_VF.py").read_text()
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    commit(tree, {"torch/_VF.py": old, OPS: MORE[OPS]}, "Have it")
+    git(tree, "tag", "--force", "v2.13.0")
+    git(tree, "switch", "--quiet", "--force-create", "mine")
+    commit(tree, {"torch/_VF.py": old + "\n\nMINE = 1\n", "torch/mine.py": "x = 2\n"}, "Edit Python")
+    commit(tree, edited(tree, OPS, "namespace at", "// Explained.\nnamespace at"), "Explain")
+    monkeypatch.setattr("fork.engine.toolchain.check_tools", lambda *_: 1 / 0)
+    words = ("--root", tmp_path / "root", "--checkout", tree)
+    assert fork(*words, "build") == 0
+    (site,) = (tmp_path / "root/build/checkouts").glob("*/build/forks/*/current")
+    code = "import torch, torch.mine; print(torch.mine.x, torch.add(torch.ones(1), 1).item())"
+    variables = pipeline.environment(site, Path(sys.executable))
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
+    assert done.stdout.split() == ["2", "2.0"], done.stderr
+    assert "MINE = 1" in (site / "torch/_VF.py").read_text() and (base.site / "torch/_VF.py").read_text() == old

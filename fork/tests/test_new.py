@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,13 +16,15 @@ from fork.cli import main
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.new import places, schema
-from fork.series import Series
+from fork.series import NATIVE_FUNCTIONS, Series
+from fork.tests.helpers import git, write
 from fork.verify import map, soundness
 from fork.weave import weave_all
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("new")
 ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "guide/adding_an_operator.md"
 PLAIN = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 RICH = (
     "leaky_prod(Tensor self, Tensor b, Tensor? c=None, *, Scalar alpha=1, int[2] dims=[0,1], bool flag=False) -> "
@@ -34,9 +39,18 @@ SCHEMAS = [
     "odd_types(Tensor a, SymInt n=3, str mode='x', float? e=None, SymInt[] z=[], *, bool flag=True) -> Tensor",
     "odd_lists(Tensor a, int[2] b, int[]? c=None, float[]? d=None, int[1] e=0, SymInt[3]? f=None) -> Tensor",
     "two_more(Tensor a, Tensor? b=None, Tensor? c=None) -> Tensor",
-    "far(Tensor a, float low=-inf, float tiny=1e-05, Scalar s=2.5, int k=-1) -> Tensor",
+    "far(Tensor a, float low=-1e10, float tiny=1e-05, Scalar s=2.5, int k=-1) -> Tensor",
 ]
-LISTS = ["catprod(Tensor a, Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor a, Tensor[] b) -> (Tensor p, Tensor q)"]
+LISTS = ["catprod(Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor[] b, Tensor a) -> (Tensor p, Tensor q)"]
+# What an operator can be that the first two are not: its lists, its symbolic integers, and names that the written code
+# has for something of its own. One build holds them all.
+ODD = {
+    "catprod(Tensor[] rest, Tensor other, Tensor? t=None, int n=2) -> Tensor": False,
+    "sized_prod(Tensor t, SymInt n=3, SymInt[] product=[2]) -> (Tensor wide, Tensor tangent)": False,
+    "scaled_prod(Tensor self, Tensor other, Tensor? term=None, *, SymInt n=2, float wide=2.0) -> Tensor": True,
+    # PyTorch has an Activation.cpp.
+    "activation(Tensor product, Tensor t, Tensor d) -> (Tensor, Tensor)": True,
+}
 
 
 def new(root: Path, text: str, *options: str) -> Series:
@@ -60,6 +74,46 @@ def test_what_it_writes_is_sound(text: str, explicit: bool, tmp_path: Path) -> N
         *(["derivatives.yaml"] * explicit),
     ):
         assert path in left
+
+
+def test_an_option_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may stay as it is: what is left to write are faults, and an option is named beside them."""
+    series = new(tmp_path / "mine", PLAIN, "--explicit")
+    assert [line.partition(": ")[2].split(",")[0] for line in soundness.options(series)] == [
+        "a batch rule",
+        "a CUDA kernel",
+        "other dtypes",
+    ]
+    for file in series.state("explicit").values():
+        file.write_text(file.read_text().replace("TODO: ", ""))
+    file = series.description_file(series.find())
+    file.write_text(file.read_text().replace("TODO: ", ""))
+    capsys.readouterr()
+    assert main(["--root", str(tmp_path / "mine"), "check", "--static"]) == 0
+    assert "  option  aten/src/ATen/native/native_functions.yaml:2: a CUDA kernel" in capsys.readouterr().out
+
+
+def test_its_folder_is_ready_for_git_and_its_path_for_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`git add` leaves builds out, and the commands to type next can be typed as they are."""
+    root = tmp_path / "it's mine"
+    new(root, PLAIN)
+    write(root, {"build/forks/torch.py": ""})
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    assert "build/forks" not in git(root, "ls-files") and ".gitignore" in git(root, "ls-files")
+    commands = capsys.readouterr().out.partition("next     ")[2].splitlines()[:3]
+    assert [shlex.split(command)[:5] for command in commands] == [["python", "-m", "fork", "--root", str(root)]] * 3
+
+
+def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
+    series = new(tmp_path / "mine", "unary_ops(Tensor a) -> Tensor", "--explicit")
+    assert {Path(path).name for path in series.state("explicit") if path.endswith(("Kernel.cpp", ".h"))} == {
+        "UnaryOpsOp.h",
+        "UnaryOpsOpKernel.cpp",
+        "FunctionsManual.h",
+    }
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
@@ -105,10 +159,20 @@ REFUSED = {
     "f(Tensor a, int b=x) -> Tensor": "x is not a value of b, which is int",
     "f(Tensor a, Tensor b=3) -> Tensor": "3 is not a value of b, which is Tensor",
     "f(Tensor a, Tensor a) -> Tensor": "the argument a twice",
+    "f(Tensor a, Tensor name) -> Tensor": "the argument name has a name that means something else",
     "f(Tensor a, Tensor grad) -> Tensor": "the argument grad has a name that means something else",
     "f(int n, Tensor a) -> Tensor": "its first argument is not a Tensor",
     "f(Tensor a, int b=1, int c) -> Tensor": "c has no default, and b before it has one",
     "f(Tensor a, int b=1, *, int c) -> Tensor": "c has no default, and b before it has one",
+    "f(Tensor a, Tensor[] b) -> Tensor": "b is a list of tensors behind the first argument",
+    "f(Tensor[] a, Tensor[] b) -> Tensor": "b is a list of tensors behind the first argument",
+    "f(Tensor self, Tensor input) -> Tensor": "the argument input twice",
+    "f(Tensor a, float b=inf) -> Tensor": "b has the default inf",
+    "f(Tensor a, float b=-inf) -> Tensor": "write `float? b=None`, and let None mean it",
+    "jit(Tensor a) -> Tensor": "has a torch.jit already",
+    "save(Tensor a) -> Tensor": "has a torch.save already",
+    "onnx(Tensor a) -> Tensor": "has a torch.onnx already",
+    "grad(Tensor a) -> Tensor": "grad is in the name of test_",
     "f(Tensor a, ScalarType dtype) -> Tensor": "no sample value is known for dtype of type ScalarType",
     "f(Tensor a, bool[3] mask) -> Tensor": "no sample value is known for mask of type bool[3]",
     "f(Tensor(a) x) -> Tensor(a)": "a view of x",
@@ -221,22 +285,48 @@ def test_the_sources_that_no_wheel_ships_have_their_places_too(tmp_path: Path) -
         assert any("leaky_prod" in line or "LeakyProd" in line for line in added), path
 
 
+def merged(root: Path, stacks: list[Series]) -> Series:
+    """One stack of several, and so one build: what two fragments of a path hold can stand in one."""
+    texts: dict[str, str] = {}
+    listed: dict[str, Any] = {"prs": [{"name": "all", "title": "All", "introduces": []}], "anchors": {}}
+    for series in stacks:
+        for path, file in series.state(series.find()).items():
+            texts[path] = "\n".join([*([texts[path]] if path in texts else []), file.read_text()])
+        own = yaml.safe_load((series.root / "stack/series.yaml").read_text())
+        listed["anchors"] = own["anchors"] | listed["anchors"]
+    listed["prs"][0]["introduces"] = list(texts)
+    write(root, texts | {"stack/series.yaml": yaml.safe_dump(listed)})
+    return Series.load(root)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A composite operator and one with a kernel of its own, in one stack and so in one build."""
+    """Composite operators, ones with a kernel, and the guide's in-place and out= variants, in one build."""
     root = tmp_path_factory.mktemp("built")
-    plain, rich = new(root / "plain", PLAIN), new(root / "rich", RICH, "--explicit")
-    for path, file in plain.state("composite").items():
-        other = root / "rich" / path
-        other.parent.mkdir(parents=True, exist_ok=True)
-        # A path that both have is a fragment, and what two fragments hold can stand in one.
-        other.write_text(file.read_text() + ("\n" + other.read_text() if other.exists() else ""))
-    listed = yaml.safe_load((root / "rich/stack/series.yaml").read_text())
-    paths = [*plain.find().introduces, *rich.find().introduces]
-    listed["prs"][0]["introduces"] = list(dict.fromkeys(paths))
-    (root / "rich/stack/series.yaml").write_text(yaml.safe_dump(listed))
-    series = Series.load(root / "rich")
+    variants = new(root / "variants", "gated(Tensor self, Tensor b) -> Tensor", "--explicit")
+    follow_guide(variants.root)
+    stacks = [new(root / "plain", PLAIN), new(root / "rich", RICH, "--explicit"), Series.load(variants.root)]
+    stacks += [
+        new(root / text.split("(")[0], text, *(["--explicit"] * with_kernel)) for text, with_kernel in ODD.items()
+    ]
+    series = merged(root / "all", stacks)
     return build(Fork(series, series.find(), bases.installed(), "off", root / "build"))
+
+
+def follow_guide(root: Path) -> None:
+    """Adds to a stack of `gated` what the guide's section on variants says, from the guide's own blocks."""
+    section = GUIDE.read_text().partition("### In-place and out= variants\n")[2].partition("\n### ")[0]
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
+    native, source = root / NATIVE_FUNCTIONS, root / "aten/src/ATen/native/Gated.cpp"
+    native.write_text(native.read_text() + "\n" + blocks["yaml"])
+    end = "} // namespace at::native\n"
+    source.write_text(source.read_text().replace(end, blocks["cpp"] + "\n" + end))
+    rules = root / "aten/src/ATen/functorch/BatchRulesDecompositions.cpp"
+    rules.write_text(
+        rules.read_text().replace("  OP_DECOMPOSE(gated);\n", "  OP_DECOMPOSE(gated);\n  OP_DECOMPOSE(gated_);\n")
+    )
+    info = root / "torch/testing/_internal/common_methods_invocations.py"
+    info.write_text(info.read_text().replace("           supports_out=False,\n", blocks["python"]))
 
 
 def run(site: Path, *words: str) -> str:
@@ -254,6 +344,12 @@ assert torch.equal(torch.softsign_mul(a, b, alpha=2.0), a * b * 2)
 first, second = torch.leaky_prod(a, b, c, alpha=3)
 assert torch.allclose(first, a * b * c * 3) and torch.allclose(second, 2 * first)
 print(type(first.grad_fn).__name__, type(torch.leaky_prod(a, b)).__name__)
+target = torch.empty(0, dtype=torch.double)
+with torch.no_grad():
+    assert torch.equal(torch.gated(a, b, out=target), a * b) and torch.equal(target, a * b)
+    assert torch.equal(torch.gated_(target, b), a * b * b) and torch.equal(target, a * b * b)
+assert torch.equal(torch.catprod([a, b], c), c * c * a * b * 2)
+assert torch.equal(torch.sized_prod(a, 7, [1, 2]).wide, a * a)
 try:
     torch.leaky_prod(a, b[:2])
 except RuntimeError as error:
@@ -275,9 +371,12 @@ def test_the_suites_are_green_at_once(site: Path) -> None:
         "test_dtypes",
         "op_has_batch_rule",
         "test_quick",
+        "test_out",
+        "test_inplace_grad",
     )
-    chosen = f"({PLAIN.split('(')[0]} or leaky_prod) and ({' or '.join(tests)})"
+    names = [text.partition("(")[0] for text in (PLAIN, RICH, "gated", *ODD)]
+    chosen = f"({' or '.join(names)}) and ({' or '.join(tests)})"
     printed = run(
         site, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "test/test_ops.py", "-k", chosen
     )
-    assert int(printed.split(" passed")[0].split()[-1]) >= 2 * len(tests)
+    assert int(printed.split(" passed")[0].split()[-1]) >= len(names) * (len(tests) - 2)  # two are for variants alone

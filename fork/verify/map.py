@@ -89,13 +89,13 @@ def report(series: Series, commit: Commit) -> Iterator[str]:
 
 
 def _kinds(native: str, operator: str) -> set[str]:
-    entries = {re.split(r"[.(]", entry["func"])[0]: entry for entry in yaml.safe_load(native)}
-    entry = entries[operator]
+    entries = {re.split(r"[.(]", entry["func"])[0]: entry for entry in reversed(yaml.safe_load(native))}
+    entry = entries[operator]  # of its overloads the first
     kinds = {"every"}
     returns = entry["func"].rpartition("->")[2].strip()
     if "," in returns and re.search(r"Tensor[^,\s]* \w", returns):
         kinds.add("named")
-    if entry.get("dispatch"):
+    if any("CompositeImplicitAutograd" not in keys for keys in entry.get("dispatch") or ()):
         kinds |= {"explicit", "choice"}
     if {f"{operator}_backward", f"_{operator}_backward"} & set(entries):
         kinds.add("backward")

@@ -65,8 +65,8 @@ def build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
 def _build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
     base = bases.installed()
     state = series.state(commit)
-    # A prefix without native functions runs on the base, even where a fork is installed beside it. Threads that wait
-    # must not spin: two processes share the cores.
+    # A prefix that changes nothing of a wheel runs on the base, even where a fork is installed beside it. Threads that
+    # wait must not spin: two processes share the cores.
     variables = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"TORCH_FORK": str(base.site)}
     python = str(base.python)
     pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
@@ -83,10 +83,10 @@ def _build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
         program = "\n".join(PYTHON_BLOCK.findall(file.read_text())) if path.endswith(".md") else ""
         if program:
             commands.append((f"the program in {path}", [python, "-c", program], here))
-    if NATIVE_FUNCTIONS in state:
+    if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
         fork = Fork(series, commit, base, "auto", folder)
         variables |= environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
-        for name in series.operators(commit) if series.operator_tests else []:
+        for name in series.operators(commit) if series.operator_tests and NATIVE_FUNCTIONS in state else []:
             command = f"{series.operator_tests} -k {name}"
             commands.append((command, [*pytest, *command.split()], tests_folder(series)))
     runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)

@@ -18,6 +18,7 @@ SECTIONS = ("why", "how to review", "test plan")
 STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
+OPTION = re.compile(r"\bOPTIONAL: ")
 RUN = 6
 """This many telling lines in a row that also stand in a row in a file of PyTorch are a copy."""
 
@@ -112,10 +113,19 @@ def descriptions(series: Series) -> Iterator[str]:
 
 def unfinished(series: Series) -> Iterator[str]:
     """Every line of a file or a description that says itself that something is left to write."""
+    return _marked(series, UNFINISHED)
+
+
+def options(series: Series) -> Iterator[str]:
+    """Every line that names what an operator may have: to decline it, leave the line or delete it."""
+    return _marked(series, OPTION)
+
+
+def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
     for file in sorted(filter(Path.is_file, {*series.files(), *map(series.description_file, series.outline())})):
         for number, line in enumerate(file.read_text().splitlines(), 1):
-            if found := UNFINISHED.search(line):
-                what = line[found.start() :].strip(" #/*").removeprefix("TODO:").strip()
+            if found := mark.search(line):
+                what = re.sub(r"^(TODO|OPTIONAL):", "", line[found.start() :].strip(" #/*")).strip()
                 # The first sentence: the next one may go on in the next line.
                 yield f"{file.relative_to(series.root)}:{number}: {what.partition('. ')[0].rstrip('.')}"
 

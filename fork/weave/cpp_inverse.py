@@ -14,8 +14,8 @@ from functools import lru_cache
 
 from fork.series import Place
 from fork.weave import pieces
-from fork.weave.cpp import DEFINE, DIRECTIVE, ENTRY, INCLUDE, Block, code_of, known_by, named_blocks
-from fork.weave.difference import hunks
+from fork.weave.cpp import DEFINE, DIRECTIVE, ENTRY, INCLUDE, QUIET, Block, code_of, known_by, named_blocks
+from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
 
 USING = re.compile(
@@ -24,6 +24,8 @@ USING = re.compile(
 MACRO = re.compile(r"\s*#\s*(?:define|undef)\s+(\w+)\S*[ \t]*(.*)", re.DOTALL)
 SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
 ONLY = " // fragment only"
+# A piece that no compiler reads: a comment, with the code beside it.
+UNREAD = re.compile(rf"^#if 0{ONLY}\n.*?^#endif{ONLY}\n", re.M | re.S)
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,21 @@ class Gain:
     heads: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What a branch did to a file: what it inserted, lines that differ in their comments, and all else by line."""
+
+    gains: list[Gain]
+    comments: list[Hunk]
+    others: list[tuple[int, str]]
+
+
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """Functions and lines in blocks that the base has once, entries of its list macros, and includes."""
     spots: Spots = {}
     macros, rest = _macros(base, woven, spots)
-    found, others = gains(base, rest)
-    if others:
+    found = changes(base, rest).gains
+    if changes(base, rest).comments or changes(base, rest).others:
         return None
     code = code_of(base)
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
@@ -60,14 +71,20 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
 
 def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) -> tuple[str, Spots] | None:
     """The same, with each piece marked and its place told by the lines beside it."""
-    found, others = gains(base, woven)
-    if others:
+    made = changes(base, woven)
+    if made.others:
         return None
     code = code_of(base)
-    stripped = [line.strip() for line in base.splitlines()]
+    stripped, new = [line.strip() for line in base.splitlines()], woven.splitlines(keepends=True)
     spots: Spots = {}
-    parts = [_directives(base, found)]
-    for gain in found:
+    parts = [_directives(base, made.gains)] if made.gains else []
+    for hunk in pieces.told_apart(stripped, made.comments):
+        places = pieces.spot(stripped, hunk)
+        name = f"piece {number(places)}"
+        spots[name, ""] = places
+        text = "".join(new[hunk[2] : hunk[3]])
+        parts.append(f"#if 0{ONLY}\n// {name}\n{text}// end of piece\n#endif{ONLY}\n")
+    for gain in made.gains:
         places = pieces.beside(stripped, base.count("\n", 0, gain.at))
         name = f"piece {number(places)}"
         spots[name, ""] = places
@@ -75,20 +92,43 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     return "\n".join(parts), spots
 
 
-def strange(base: str, woven: str) -> list[tuple[int, str]]:
-    """The branch's lines that were changed, or stand inside a function or class, and what they do."""
-    return gains(base, _macros(base, woven, {})[1])[1]
+def strange(base: str, woven: str, source: bool) -> list[tuple[int, str]]:
+    """The branch's lines that were changed, or stand inside a function or class, and what they do.
+
+    In a source, which is compiled in fragments, also those that call what no header declares.
+    """
+    made = changes(base, _macros(base, woven, {})[1])
+    return made.others + [
+        (woven.count("\n", 0, woven.find(g.text)) + 1, why) for g, why in _hidden(base, made.gains) if source
+    ]
 
 
-def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
+def kept(base: str, woven: str, source: bool) -> list[Gain]:
+    """What was inserted and can be compiled without the rest of the file."""
+    found = changes(base, woven).gains
+    hidden = [gain for gain, _ in _hidden(base, found)] if source else []
+    return [gain for gain in found if gain not in hidden]
+
+
+def has_code(source: str) -> bool:
+    """Whether a source, or a fragment of one, holds anything for a compiler."""
+    return bool(DIRECTIVE.sub("", code_of(UNREAD.sub("", source))).strip())
+
+
+@lru_cache(maxsize=4)
+def changes(base: str, woven: str) -> Changes:
     """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
+    said = [_without_comments(text).splitlines() for text in (base, woven)]
     starts = [0]
     for line in old:
         starts.append(starts[-1] + len(line))
     code = code_of(base)
-    found, others = [], []
+    found, comments, others = [], [], []
     for a, b, c, d in hunks(old, new):
+        if _same(said[0][a:b], said[1][c:d]) and (a < b or not _outside(_heads(code, starts[a]))):
+            comments.append((a, b, c, d))
+            continue
         if a < b:
             others.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
             if d - c <= b - a:
@@ -103,7 +143,56 @@ def gains(base: str, woven: str) -> tuple[list[Gain], list[tuple[int, str]]]:
             others.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
         else:
             found.append(Gain(starts[a], text, heads))
-    return found, others
+    return Changes(found, comments, others)
+
+
+def _without_comments(text: str) -> str:
+    """The text with its comments blanked out, line for line."""
+    return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]) if found[0][0] == "/" else found[0], text)
+
+
+def _same(old: list[str], new: list[str]) -> bool:
+    return [line.strip() for line in old if line.strip()] == [line.strip() for line in new if line.strip()]
+
+
+def _outside(heads: tuple[str, ...]) -> bool:
+    """Whether only namespaces and blocks of registrations are open here."""
+    return all(SCOPE.fullmatch(head) for head in heads)
+
+
+def _hidden(base: str, found: list[Gain]) -> list[tuple[Gain, str]]:
+    """The gains that use a function or type of the file that no other file sees, and what they use."""
+    if not found:
+        return []
+    texts = [(gain, code_of(gain.text)) for gain in found]
+    # What the branch declares itself is its own.
+    names = _own(code_of(base)) - {name for _, text in texts for name in _declared(text)}
+    return [
+        (gain, f"calls `{name}`, which only this file sees, and would be compiled without it")
+        for gain, text in texts
+        for name in sorted(names)
+        if re.search(rf"(?<![\w.])(?<!->)(?<!at::){name}\b", text)
+    ]
+
+
+def _own(code: str) -> set[str]:
+    """The functions and types of a file that are static, or in a namespace without a name."""
+    return {
+        name
+        for name, (at, prefix) in _declared(code).items()
+        if _outside(heads := _heads(code, at)) and ("namespace" in heads or re.search(r"\bstatic\b", prefix))
+    }
+
+
+def _declared(code: str) -> dict[str, tuple[int, str]]:
+    """Name -> offset, and what stands before it, of what looks like the declaration of a function or type."""
+    found: dict[str, tuple[int, str]] = {}
+    for name in re.finditer(r"\b(\w+)\s*\(|\b(?:struct|class)\s+(\w+)[^;(){}]*\{", code):
+        prefix = code[max(code.rfind(mark, 0, name.start()) for mark in ";{}()") + 1 : name.start()]
+        prefix = DIRECTIVE.sub("", prefix)
+        if name[2] or re.search(r"\w[\w>]*[\s&*]+$", prefix) and not re.search(r"\breturn\s+$", prefix):
+            found.setdefault(name[1] or name[2], (name.start(), prefix))
+    return found
 
 
 def _slid(old: list[str], new: list[str], a: int, c: int, d: int) -> tuple[int, int, int]:

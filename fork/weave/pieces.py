@@ -46,15 +46,21 @@ def unweave(base: str, woven: str, number: Callable[[tuple[Place, ...]], int], s
     stripped = [line.strip() for line in old]
     places: Spots = {}
     blocks = []
-    for a, b, c, d in _told_apart(stripped, hunks(old, new)):
-        where = beside(stripped, a) if a == b else (Place("replaces", "\n".join(stripped[a:b])),)
+    for a, b, c, d in told_apart(stripped, hunks(old, new)):
+        where = spot(stripped, (a, b, c, d))
         name = f"piece {number(where)}"
         places[name, ""] = where
         blocks.append(f"{sign.format(name)}\n{''.join(new[c:d])}{sign.format('end of piece')}\n")
     return "\n".join(blocks), places
 
 
-def _told_apart(lines: Sequence[str], changes: list[Hunk]) -> list[Hunk]:
+def spot(lines: Sequence[str], hunk: Hunk) -> tuple[Place, ...]:
+    """The places of a piece: beside lines, or in the place of those that it changes."""
+    a, b, _, _ = hunk
+    return beside(lines, a) if a == b else (Place("replaces", "\n".join(lines[a:b])),)
+
+
+def told_apart(lines: Sequence[str], changes: list[Hunk]) -> list[Hunk]:
     """The changes, those that replace lines widened until these lines stand nowhere else."""
     apart: list[Hunk] = []
     rest = list(changes)

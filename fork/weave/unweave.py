@@ -16,6 +16,7 @@ from fork.weave.edit import Spots
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
 COMPILED = (".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".mm", ".metal")
+SOURCES = (".c", ".cc", ".cpp", ".cu", ".mm")
 LISTS = (NATIVE_FUNCTIONS, "tools/autograd/derivatives.yaml")
 
 Inverse = Callable[[str, str], tuple[str, Spots] | None]
@@ -31,7 +32,7 @@ def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Anc
 
     First by the structure of the file, then by its lines; whatever is found has been woven back.
     """
-    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state) for state in states):
+    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state, path.endswith(SOURCES)) for state in states):
         return None
     by_structure = INVERSES.get(PurePosixPath(path).suffix, lines.unweave)
     for inverse in (by_structure, _by_lines(path)):
@@ -118,9 +119,9 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
 
 
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
-    """Why `unweave` found nothing: lines of the branch, each with what it does."""
+    """Why `unweave` found nothing: lines of the branch, each with what it does; none where all could be told."""
     if path.endswith(COMPILED):
-        return cpp_inverse.strange(base, woven) or [(1, "adds what cannot be told apart from its neighbours")]
+        return cpp_inverse.strange(base, woven, path.endswith(SOURCES))
     old, new = base.splitlines(), woven.splitlines()
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
@@ -129,7 +130,7 @@ def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
         return changed
     added = [(c, "\n".join(new[c:d])) for _, _, c, d in hunks(old, new)]
     inside = [(c + 1, f"adds `{new[c].strip()}` to an entry") for c, text in added if not _is_list(text)]
-    return inside or [(1, "adds what cannot be told apart from its neighbours")]
+    return inside
 
 
 def additions(path: str, base: str, woven: str) -> str:
@@ -144,7 +145,7 @@ def additions(path: str, base: str, woven: str) -> str:
     starts = list(accumulate(map(len, old), initial=0))
     added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
     if path.endswith(COMPILED):
-        added = [(gain.at, gain.text) for gain in cpp_inverse.gains(base, woven)[0]]
+        added = [(gain.at, gain.text) for gain in cpp_inverse.kept(base, woven, path.endswith(SOURCES))]
     text = base
     for at, block in reversed(added):
         text = text[:at] + block + text[at:]

@@ -23,10 +23,25 @@ runpy.run_path(os.path.abspath(sys.argv[0]), run_name="__main__")
 """
 
 
-def test_a_failed_tests_own_line_names_a_file_that_runs_it() -> None:
+def failing(**variables: str) -> tuple[subprocess.CompletedProcess[str], dict[str, str]]:
     # With CI set, run_tests writes a report, for which a bare machine lacks the package.
-    variables = {name: value for name, value in os.environ.items() if name != "CI"}
-    failed = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, env=variables, capture_output=True, text=True)
+    left_out = ("CI", "TORCH_FORK_COMMAND")
+    every = {name: value for name, value in os.environ.items() if name not in left_out} | variables
+    command = [sys.executable, "-c", PROGRAM]
+    return subprocess.run(command, cwd=ROOT, env=every, capture_output=True, text=True), every
+
+
+def test_under_fork_run_the_line_begins_with_its_command(tmp_path: Path) -> None:
+    """From any folder: the name of the file is whole, and PyTorch's own variables stand before the command."""
+    failed, _ = failing(TORCH_FORK_COMMAND="python -m fork --root '/my stack' run --", PYTORCH_TEST_WITH_SLOW="1")
+    line = (
+        f"python -m fork --root '/my stack' run -- python {ROOT}/test/test_ops.py TestTagsCPU.test_tags_mm_cpu_float32"
+    )
+    assert re.search(rf"^ +(\w+=\S+ )*{re.escape(line)}$", failed.stderr, re.MULTILINE), failed.stderr[-2000:]
+
+
+def test_a_failed_tests_own_line_names_a_file_that_runs_it() -> None:
+    failed, variables = failing()
     line = re.search(r"python (\S+) (TestTagsCPU\.test_tags_mm_cpu_float32)$", failed.stderr, re.MULTILINE)
     assert failed.returncode and line is not None, failed.stderr[-2000:]
     assert line[1] == "test/test_ops.py"

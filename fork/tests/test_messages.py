@@ -1,0 +1,117 @@
+"""What the tool says of files and releases that it cannot take: what is wrong, where, and what helps."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest import CaptureFixture, MonkeyPatch, mark, raises
+
+from fork import process
+from fork.cli import main
+from fork.engine import base as bases
+from fork.engine import compile
+from fork.errors import ForkError
+from fork.tests import tiny
+from fork.tests.helpers import committed
+
+SOURCE = "aten/src/ATen/native/Twice.cpp"
+
+
+def said(capsys: CaptureFixture[str], *words: str | Path) -> str:
+    assert main([str(word) for word in words]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("fork: ") and error.count("\n") == 1
+    return error.removeprefix("fork: ").rstrip()
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    root = tiny.stack(tmp_path)
+    (root / SOURCE).chmod(0)
+    # Without these rights root may read no more than others.
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+    command = [*drop, sys.executable, "-m", "fork", "--root", str(root), "show"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == f"fork: {root / SOURCE} cannot be read: `chmod u+r` it, or ask its owner to\n"
+
+
+def test_a_folder_in_place_of_a_file(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root = tiny.stack(tmp_path)
+    (root / "torch/overrides.py").unlink()
+    (root / "torch/overrides.py").mkdir()
+    wrong = f"torch/overrides.py of fast is missing in {root}: {root}/torch/overrides.py is a folder, so put a file"
+    assert said(capsys, "--root", root, "show", "2").startswith(wrong)
+
+
+@mark.parametrize("path", [SOURCE, f"stack/plain/{SOURCE}", "stack/fast/PR.md"])
+def test_a_file_that_is_not_text(path: str, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root = tiny.stack(tmp_path)
+    (root / path).write_bytes(b"one\ncaf\xe9\n")
+    assert said(capsys, "--root", root, "show") == f"{root / path}:2 is not UTF-8: convert the file"
+
+
+def test_a_file_that_the_checkout_has_already(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    root = tiny.stack(tmp_path / "root")
+    for text, wrong in (
+        (tiny.STACK[SOURCE], f"has the stack already ({SOURCE})"),
+        ("// PyTorch's own\n", f"has another {SOURCE} already"),
+    ):
+        tree = committed(tmp_path / f"tree-{len(text)}", tiny.UPSTREAM | {SOURCE: text})
+        assert wrong in said(capsys, "--root", root, "apply", tree, "--check")
+
+
+def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """A kernel is compiled once per instruction set, and each says the same."""
+    line = "Kernel.cpp:3:1: error: no such name"
+    command = ["sh", "-c", f"echo '{line}'; echo '{line}'; echo 'Other.cpp:1: error: another'; exit 1"]
+    with raises(ForkError, match="compiling failed: Kernel.cpp:3:1: error: no such name"):
+        compile._run(command, tmp_path / "compile.log", {})
+    assert capsys.readouterr().out.splitlines() == [f"error    {line}", "error    Other.cpp:1: error: another"]
+
+
+def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """A function of the rest of its file; a whole file that misses one has its own reasons."""
+    missed = "error: 'helper' was not declared in this scope"
+    command = ["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; echo "/b.cpp:1:1: {missed}"; exit 1']
+    with raises(ForkError, match="put your function into a new file, with what it calls"):
+        compile._run(command, tmp_path / "compile.log", {"/a.cpp": "/tree/a.cpp"}, frozenset(["/a.cpp"]))
+    assert capsys.readouterr().out.splitlines() == [
+        f"error    /tree/a.cpp:3:1: {missed}{compile.REMEDY}",
+        f"error    /b.cpp:1:1: {missed}",
+    ]
+
+
+PIP = {
+    "ERROR: Could not find a version that satisfies the requirement torch==9.9.9 (from versions: 2.7.0, 2.8.0)\n"
+    "ERROR: No matching distribution found for torch==9.9.9": "pip finds no torch 9.9.9 for this Python and machine; "
+    "the newest is 2.8.0",
+    "ERROR: Could not find a version that satisfies the requirement torch==9.9.9 (from versions: none)": "pip finds no "
+    "release of torch at all, so torch 9.9.9 could not be installed: is there a network?",
+    "ERROR: Cannot install torch==9.9.9 because these package versions have conflicting dependencies.": "pip finds no "
+    "torch 9.9.9 that it may install here: choose another release, or see PIP_CONSTRAINT",
+    "ERROR: Something else": "torch 9.9.9 could not be installed: Something else",
+}
+
+
+@mark.parametrize("stderr", PIP)
+def test_a_release_that_there_is_not(stderr: str, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    def attempt(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, "install" in command, "", stderr)
+
+    monkeypatch.setattr(process, "attempt", attempt)
+    with raises(ForkError) as error:
+        bases.obtain("9.9.9", "auto", tmp_path, tmp_path / "requirements.txt")
+    assert str(error.value) == PIP[stderr]
+
+
+def test_a_torch_whose_files_are_gone(tmp_path: Path) -> None:
+    installed = bases.installed()
+    shutil.copytree(installed.dist_info, tmp_path / installed.dist_info.name)
+    version = installed.version.partition("+")[0]
+    with raises(ForkError, match="its files are gone") as error:
+        bases._describe(Path("python"), [str(tmp_path)])
+    assert str(error.value).endswith(f"`python -m pip install --force-reinstall --no-deps torch=={version}`")
