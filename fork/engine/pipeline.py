@@ -76,7 +76,7 @@ class Fork:
                     self.cuda,
                     self.sanitize,
                     str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else "",
-                    os.environ.get("CXX"),
+                    toolchain.settings(),
                     os.environ.get("TORCH_CUDA_ARCH_LIST"),
                     sys.version,
                 )
@@ -237,10 +237,14 @@ def _probe(base: Base) -> dict[str, object]:
 
 
 def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> dict[str, str]:
-    """The environment in which `python` and all its children import that fork, built with these sanitizers."""
+    """The environment in which `python` and all its children import that fork, built with these sanitizers.
+
+    It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
+    """
     path = os.pathsep.join(filter(None, [str(fork_site), os.environ.get("PYTHONPATH", "")]))
     search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    found = os.environ | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
+    kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}
+    found = kept | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
     return found | (sanitizers.variables(sanitize, toolchain.cxx()) if sanitize else {})
 
 
@@ -262,7 +266,7 @@ def _try_out(fork: Fork, stage: Path) -> None:
     code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)
-    process.run([fork.base.python, "-c", code], failed, env=variables, cwd="/")
+    process.run([fork.base.python, "-X", "faulthandler", "-c", code], failed, env=variables, cwd="/")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

@@ -15,6 +15,14 @@ from fork import process
 from fork.engine.base import Base
 from fork.errors import ForkError
 
+# What CMake takes from the environment: the compilers and their flags. They are for the fork, not for what runs on it.
+VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
+
+
+def settings() -> list[str]:
+    """The environment's wishes for a build, on which its result depends."""
+    return [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+
 
 @dataclass(frozen=True)
 class Toolkit:
