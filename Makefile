@@ -6,7 +6,7 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
+.PHONY: demo test unit check package cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
 
 demo: setup
 	$(FORK) build
@@ -28,6 +28,11 @@ unit: setup
 # Builds every state of the stack and runs the tests that it ships.
 check: setup
 	$(FORK) check
+
+# The tool's own wheel and source distribution, and the wheel's test in an environment that has torch; `unit` has it too.
+package: setup
+	$(VENV)/bin/python -m build --outdir build/dist
+	$(VENV)/bin/python -m pytest -q fork/tests/test_installed.py
 
 # Builds, links, imports and inspects the CUDA kernels: this needs nvcc, but no GPU. torch's CUDA build goes into build/.
 cuda: setup

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fork.engine import base as bases
 from fork.errors import ForkError
+from fork.places import BROUGHT
 
-PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 
 
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 def _next(folder: Path, name: str) -> str:
     """The commands to type from here; the suites are this project's, for any operator."""
     fork = f"python -m fork --root {folder}"
-    tests = "test/test_ops.py" if Path.cwd() == PROJECT else str(PROJECT / "test/test_ops.py")
+    tests = "test/test_ops.py" if Path.cwd() == BROUGHT else str(BROUGHT / "test/test_ops.py")
     return f"""\
 next     {fork} run -- python -c 'import torch; help(torch.{name})'
          {fork} run -- python {tests} -k {name}

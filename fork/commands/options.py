@@ -10,10 +10,8 @@ from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.pipeline import Fork
 from fork.errors import ForkError
+from fork.places import REQUIREMENTS, root
 from fork.series import Series
-
-# What the tool itself needs, whatever stack --root names.
-REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +34,7 @@ def add_sanitize(parser: argparse.ArgumentParser) -> None:
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
     checkout = getattr(args, "checkout", None)
-    return Series.load(cached(args) if checkout else args.root.resolve())
+    return Series.load(cached(args) if checkout else root(args.root))
 
 
 def chosen(args: argparse.Namespace) -> Fork:

@@ -26,7 +26,6 @@ from fork.lock import alone
 from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1]
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
@@ -52,7 +51,7 @@ class Fork:
     @property
     def home(self) -> Path:
         suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
-        if not self.base.site.is_relative_to(PROJECT / ".venv"):
+        if not self.base.site.is_relative_to(self.series.root / ".venv"):
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
         suffix += "".join(f"-{name}" for name in self.sanitize)

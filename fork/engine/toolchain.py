@@ -149,5 +149,5 @@ def which(tool: str) -> str:
     """Path of a build tool, this environment's own before the system's."""
     found = shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
     if found is None:
-        raise ForkError(f"{tool} was not found: run `make` or `{sys.executable} -m pip install {tool}`")
+        raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return found
