@@ -6,7 +6,7 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check emulated processors cuda lint lint-python lint-upstream lint-types lint-cpp bench fuzz mutants sanitize setup clean
+.PHONY: demo test unit check package emulated processors cuda lint lint-python lint-upstream lint-types lint-cpp format bench fuzz mutants sanitize setup clean
 
 demo: setup
 	$(FORK) build
@@ -39,6 +39,11 @@ emulated: setup
 processors: setup
 	$(VENV)/bin/python -m checks.processors $(ARGS)
 
+# The tool's own wheel and source distribution, and the wheel's test in an environment that has torch; `unit` has it too.
+package: setup
+	$(VENV)/bin/python -m build --outdir build/dist
+	$(VENV)/bin/python -m pytest -q fork/tests/test_installed.py
+
 # Builds, links, imports and inspects the CUDA kernels: this needs nvcc, but no GPU. torch's CUDA build goes into build/.
 cuda: setup
 ifeq ($(NVCC),)
@@ -57,9 +62,13 @@ lint-python: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check $(OURS)
 
-# PyTorch's own linters want 88 columns, usort's order and a main block. They leave torch/testing alone.
+# PyTorch's own linters want 88 columns, usort's order, a main block, and rules of their own. They leave torch/testing
+# alone. `fork check --lint ~/pytorch` runs the linters themselves.
+UPSTREAM := tools torch stack test/test_attn*.py test/test_decomp.py
+LAYOUT := --line-length 88 --exclude torch/testing tools torch test/test_attn*.py test/test_decomp.py
 lint-upstream: setup
-	$(VENV)/bin/ruff format --check --line-length 88 --exclude torch/testing tools torch test/test_attn*.py test/test_decomp.py
+	$(VENV)/bin/ruff check --config .ruff-upstream.toml $(UPSTREAM)
+	$(VENV)/bin/ruff format --check $(LAYOUT)
 	$(VENV)/bin/ruff check --isolated --select I --config 'lint.isort = $(USORT)' test/test_attn*.py
 	! grep -L ' run_tests()$$' test/test_attn*.py | grep .
 
@@ -68,6 +77,12 @@ lint-types: setup
 
 lint-cpp: setup
 	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format --dry-run -Werror
+
+# Writes what the linters of the stack's files would have otherwise.
+format: setup
+	git ls-files -z '*.cpp' '*.h' '*.cu' '*.cuh' | xargs -0 $(VENV)/bin/clang-format -i
+	$(VENV)/bin/ruff check --fix --config .ruff-upstream.toml $(UPSTREAM)
+	$(VENV)/bin/ruff format $(LAYOUT)
 
 # Random cases in random contexts, a third of the time on each CPU capability; `make fuzz SECONDS=600 SEED=7`.
 SECONDS := 60

@@ -454,8 +454,12 @@ void mma(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 }
 
 // mma.m16n8k8 .tf32
-ATTN_DEVICE void
-mma(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+ATTN_DEVICE void mma(
+    float,
+    float (&c)[4],
+    const uint32_t (&a)[4],
+    uint32_t b0,
+    uint32_t b1) {
   WordProduct mine{c, a, {b0, b1}};
   Block::current->together("mma.m16n8k8", mine, [](auto& all) {
     const auto value = [](uint32_t word) {

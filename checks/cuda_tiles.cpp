@@ -49,8 +49,10 @@ class Run {
     return {padded, lines};
   }
 
-  Square<A>
-  square(const void* data, int64_t row_stride, int64_t column_stride) {
+  Square<A> square(
+      const void* data,
+      int64_t row_stride,
+      int64_t column_stride) {
     if (!data) {
       return {};
     }
@@ -220,8 +222,11 @@ void run(const Problem& problem, int kernel, int width) {
 
 } // namespace
 
-extern "C" void
-attn_tiles(const Problem* problem, int arithmetic, int kernel, int width) {
+extern "C" void attn_tiles(
+    const Problem* problem,
+    int arithmetic,
+    int kernel,
+    int width) {
   switch (arithmetic) {
     case 0:
       return run<HalfCores<c10::Half>>(*problem, kernel, width);

@@ -29,7 +29,7 @@ int main() {
   }
 }
 """
-Case = tuple[str, str, int, int, bool]
+Case = tuple[str, str, int, int, int]
 # Which cases run the kernels: sizes at both sides of every number of the rule, and what each is there for.
 FUSED: list[Case] = [
     # ATen has no fast products of 16 bits without instructions for them.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import sys
 from functools import partial
 from pathlib import Path
 
+from fork import __version__
 from fork.arguments import Parser, status
 from fork.commands.import_ import add_branch_arguments
-from fork.errors import ForkError, told_plainly
-
-ROOT = Path(__file__).resolve().parent.parent
-REQUIREMENTS = ROOT / "requirements.txt"
+from fork.errors import told_plainly
+from fork.places import PACKAGE, REQUIREMENTS
 
 COMMANDS = {
     "build": "weave, generate, compile and install a fork on the installed torch",
@@ -52,9 +52,14 @@ def _distribution(module: str) -> str:
 
 
 def _run(words: list[str]) -> int:
-    parser = Parser(prog="fork", description="Turns the stack of PRs into a PyTorch that runs.")
+    parser = Parser(
+        prog="fork",
+        description="Turns a stack of PRs into a PyTorch that runs.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,  # The other one breaks paths.
+    )
+    parser.add_argument("--version", action="version", version=f"fork {__version__} ({PACKAGE})")
     parser.add_argument(
-        "--root", type=Path, default=ROOT, help="the folder that holds stack/ (default: this project's)"
+        "--root", type=Path, help="the folder that holds stack/ (default: the current one, or this project's)"
     )
     parser.add_argument(
         "--checkout", type=Path, metavar="TREE", help="take the branch of a PyTorch checkout as the stack"
@@ -68,5 +73,5 @@ def _run(words: list[str]) -> int:
         command.set_defaults(run=module.run)
     parsed = parser.parse_args(words)
     parsed.typed = words
-    with told_plainly(parsed.root):
+    with told_plainly(parsed.root or Path.cwd()):
         return int(parsed.run(parsed))

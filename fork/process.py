@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from fork.errors import ForkError
 
 PR_SET_PDEATHSIG = 1
 DISK_FULL = os.strerror(errno.ENOSPC)
+# How faulthandler tells a frame of Python, and, from Python 3.14 on, one of C; those of `import` itself say nothing.
+FRAME = re.compile(r"^  ((?:File|Binary file) \"(?!<frozen importlib).*)$", re.MULTILINE)
 
 
 def run(
@@ -35,11 +38,23 @@ def attempt(
 
 
 def reason(done: subprocess.CompletedProcess[str]) -> str:
-    """The last line that the program wrote to its standard error, which says why it stopped."""
+    """Why the program stopped: the last line that it wrote to its standard error, or the signal that ended it.
+
+    A Python that runs with faulthandler also says where the signal came; its frames follow, the innermost first.
+    """
     if DISK_FULL in done.stderr:
         return "the disk is full: free some space and try again"
+    if done.returncode < 0:
+        return "\n  ".join([f"it was ended by {_signal(-done.returncode)}", *FRAME.findall(done.stderr)])
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return lines[-1] if lines else f"it ended with status {done.returncode} and no message"
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
+    except ValueError:  # one of the real-time signals, most of which have no name
+        return f"signal {number}"
 
 
 def die_with_parent() -> None:

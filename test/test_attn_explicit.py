@@ -662,7 +662,8 @@ class TestContexts(TestCase):
 
     def assert_same(self, result, expected):
         """Equal bits, where the same code runs on the same operands; a BLAS sums complex numbers otherwise where a
-        lazy conjugate is resolved before, so that those differ by some units of the largest."""
+        lazy conjugate is resolved before, so that those differ by some units of the largest.
+        """
         for x, y in zip(result, expected, strict=True):
             self.assertTrue(y.isfinite().all())
             units = 16 * torch.finfo(y.dtype).eps if y.is_complex() else 0
@@ -1749,7 +1750,9 @@ def print_parity() -> None:
             row_tests(tests).run(result)
             reason = "yes"
             for _, trace in result.failures + result.errors:
-                errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", trace, re.M)
+                errors = re.findall(
+                    r"^[\w.]*(?:Error|Exception)\b.*", trace, re.MULTILINE
+                )
                 reason = errors[-1] if errors else "no"
             print(f"| {kind} | {name} | {reason} |")
 

@@ -8,10 +8,11 @@ import sysconfig
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.pipeline import PROJECT, Fork, build
+from fork.engine.pipeline import Fork, build
 from fork.errors import ForkError
+from fork.places import OWN, PACKAGE
 
-STARTUP = Path(__file__).resolve().parents[1] / "engine/startup.py"
+STARTUP = PACKAGE / "engine/startup.py"
 # Python runs the lines of a .pth file at every start.
 PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!r})\n"
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         raise ForkError("--install is for a fork without sanitizers: use `fork run --sanitize` instead")
     fork = options.chosen(args)
     build(fork)
-    own = fork.series.root == PROJECT and fork.build == PROJECT / "build" and not args.torch
+    own = fork.series.root == OWN and fork.build == OWN / "build" and not args.torch
     if args.install or (own and not fork.sanitize):
         print(install(fork), flush=True)
     elif fork.sanitize:

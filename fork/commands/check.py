@@ -8,18 +8,29 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from fork.commands.options import stack
+from fork.commands.options import begun, stack
+from fork.commits import commit_steps, weave_steps
 from fork.engine import base as bases
 from fork.engine.pipeline import COMMAND
 from fork.errors import ForkError
+from fork.git import Checkout
 from fork.series import Commit, Series
-from fork.verify import map, soundness
+from fork.verify import lint, map, soundness
 from fork.verify.prefix import Result, build_and_test
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pr", metavar="N", help="build and test only up to this PR or commit (its name or place)")
     parser.add_argument("--static", action="store_true", help="build nothing, run no test")
+    parser.add_argument(
+        "--lint",
+        nargs="?",
+        type=Path,
+        const=Path(),
+        metavar="TREE",
+        help="build nothing; run the linters that a checkout of PyTorch names (default: the one of --checkout)",
+    )
+    parser.add_argument("--linters", metavar="CODES", help="with --lint: only these, as in RUFF,CLANGFORMAT")
     parser.add_argument("--build", type=Path, metavar="DIR", help="default: build/")
 
 
@@ -34,13 +45,16 @@ def run(
         print("\n".join(map.report(series, series.find())), flush=True)
         for option in soundness.options(series):
             print(f"  option  {option} (as you like)", flush=True)
-    if not args.static and not problems:
+    folder = (args.build or series.root / "build").absolute()
+    if args.lint is not None:
+        problems += linted(args, series, folder)
+    elif not args.static and not problems:
         typed: list[str] = getattr(args, "typed", ["check"])
         before = typed[: typed.index("check")]
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             # What repeats a failed test.
             os.environ[COMMAND] = shlex.join(["python", "-m", "fork", *before, "run", "--pr", commit.name, "--"])
-            result = prefix(series, commit, (args.build or series.root / "build").absolute())
+            result = prefix(series, commit, folder)
             print(f"{commit.name:16} {result.summary()}", flush=True)
             problems += [f"{commit.name}: {run.command} failed" for run in result.runs if not run.passed]
     # Last, and without keeping anything from being tested: a stack that is being written has such lines.
@@ -49,3 +63,18 @@ def run(
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         raise ForkError("\n  ".join([f"the stack has {faults}:", *problems]))
     return 0
+
+
+def linted(args: argparse.Namespace, series: Series, folder: Path) -> list[str]:
+    """What PyTorch's own linters find in the stack's lines, on a checkout that they leave as it is."""
+    if args.lint == Path() and not args.checkout:
+        raise ForkError("--lint runs the linters of a checkout of PyTorch: name one, as in `--lint ~/pytorch`")
+    checkout = begun(args, Checkout.open(args.checkout if args.lint == Path() else args.lint))
+    # Commits of no branch, which git drops some day.
+    who = {f"GIT_{role}_{what}": "fork" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    tip = commit_steps(checkout, weave_steps(checkout, series, series.find()), **who)
+    report = lint.lint(checkout, tip, folder, args.linters.split(",") if args.linters else ())
+    print(f"{'linters':16} {' '.join(report.ran) or 'none'} ran", flush=True)
+    for linter in report.left_out:
+        print(f"{'left out':16} {linter}", flush=True)
+    return list(report.found)

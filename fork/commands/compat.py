@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
-from fork.commands.options import REQUIREMENTS, stack
+from fork.commands.options import stack
 from fork.engine import base as bases
 from fork.engine.pipeline import Fork, build, environment
 from fork.errors import ForkError
+from fork.places import REQUIREMENTS
 from fork.series import Commit, Series
 from fork.verify.prefix import tests_folder
 

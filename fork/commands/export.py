@@ -7,12 +7,10 @@ import email
 import email.policy
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
-from fork import branch
 from fork.commands.import_ import refuse_inside
-from fork.commands.options import stack
+from fork.commands.options import begun, stack
 from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
 from fork.git import Checkout
@@ -63,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
     series = stack(args)
     checkout = Checkout.open(args.tree)
     if args.checkout and args.checkout.resolve() == checkout.path:
-        # The branch's own checkout: the patches go on the commit that the branch left.
+        # The branch's own checkout, of which new files would become part.
         refuse_inside(args.dir or args.compare_to, checkout.path)
-        checkout = replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
+    checkout = begun(args, checkout)
     until = series.find(args.pr)
     steps = weave_steps(checkout, series, until)
     for note in lacking(checkout, series, until):

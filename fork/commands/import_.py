@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fork import branch, checkouts
+from fork import branch, checkouts, places
 from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.git import Checkout
@@ -67,8 +67,7 @@ def refuse_inside(folder: Path, tree: Path) -> None:
 def cached(args: argparse.Namespace) -> Path:
     """The folder of the stack that `--checkout` names, brought up to the branch as it is now."""
     path: Path = args.checkout.resolve()
-    root: Path = args.root.resolve()
-    home = root / "build/checkouts" / f"{path.name}-{digest(str(path).encode())[:6]}"
+    home = places.checkouts(args.root) / f"{path.name}-{digest(str(path).encode())[:6]}"
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / checkouts.KEPT / "unwoven.json"
         memory = checkouts.remembered(file)

@@ -13,8 +13,8 @@ from pathlib import Path
 from fork import process
 from fork.engine import base as bases
 from fork.errors import ForkError
+from fork.places import BROUGHT
 
-PROJECT = Path(__file__).resolve().parents[2]
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 
 
@@ -51,7 +51,7 @@ def _refuse_name(base: bases.Base, name: str) -> None:
     """Refuses what Python would find something else under, or pytest's -k the tests of other operators."""
     if name in _known(base.python, base.site):
         raise ForkError(f"torch {base.version} has a torch.{name} already, which is no operator: choose another name")
-    texts = "\n".join(file.read_text() for file in sorted((PROJECT / "suites").glob("*.py")))
+    texts = "\n".join(file.read_text() for file in sorted((BROUGHT / "suites").glob("*.py")))
     for test in re.findall(r"^ *(?:class|def) ([Tt]est_?\w+)", texts, re.MULTILINE):
         if name in test.lower():
             raise ForkError(
@@ -73,7 +73,7 @@ def _known(python: Path, site: Path) -> frozenset[str]:
 def _next(folder: Path, name: str) -> str:
     """The commands to type from here; the suites are this project's, for any operator."""
     fork = f"python -m fork --root {shlex.quote(str(folder))}"
-    tests = "test/test_ops.py" if Path.cwd() == PROJECT else shlex.quote(str(PROJECT / "test/test_ops.py"))
+    tests = "test/test_ops.py" if Path.cwd() == BROUGHT else shlex.quote(str(BROUGHT / "test/test_ops.py"))
     return f"""\
 next     {fork} run -- python -c 'import torch; help(torch.{name})'
          {fork} run -- python {tests} -k {name}

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
+from fork import branch
 from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.pipeline import Fork, refuse_unbuildable
 from fork.errors import ForkError
+from fork.git import Checkout
+from fork.places import REQUIREMENTS, root
 from fork.series import Series
-
-# What the tool itself needs, whatever stack --root names.
-REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements.txt"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,14 @@ def add_sanitize(parser: argparse.ArgumentParser) -> None:
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
     checkout = getattr(args, "checkout", None)
-    return Series.load(cached(args) if checkout else args.root.resolve())
+    return Series.load(cached(args) if checkout else root(args.root))
+
+
+def begun(args: argparse.Namespace, checkout: Checkout) -> Checkout:
+    """The checkout that a stack goes on: of the branch's own checkout, the commit that the branch left."""
+    if not args.checkout or args.checkout.resolve() != checkout.path:
+        return checkout
+    return replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
 
 
 def chosen(args: argparse.Namespace) -> Fork:

@@ -70,10 +70,12 @@ def compile_fork(job: Job) -> dict[str, Path]:
         configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
     # Written when CMake has succeeded, so that one that failed or was killed runs again.
     done = job.work / "configured"
-    wanted = "\n".join([*configure, settings])
+    compilers = "\n".join([*configure, *toolchain.settings(), ""])
+    wanted = compilers + settings
     if not done.is_file() or done.read_text() != wanted or not (job.work / "build.ninja").is_file():
-        if not done.is_file() or not done.read_text().startswith("\n".join([*configure, ""])):
-            (job.work / "CMakeCache.txt").unlink(missing_ok=True)  # It would keep the compilers of before.
+        if not done.is_file() or not done.read_text().startswith(compilers):
+            # It would keep the compilers of before, and their flags.
+            (job.work / "CMakeCache.txt").unlink(missing_ok=True)
         done.unlink(missing_ok=True)
         inputs.write_text(settings)
         _run(configure, job.work / "configure.log")

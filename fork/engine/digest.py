@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-TOOL = Path(__file__).resolve().parents[1]
+from fork.places import PACKAGE
 
 
 def digest(*parts: bytes) -> str:
@@ -18,5 +18,5 @@ def digest(*parts: bytes) -> str:
 
 def tool_files() -> list[Path]:
     """The files of the tool that a build depends on: its own modules, the weavers and the engine."""
-    found = [*TOOL.glob("*.py"), *(TOOL / "weave").rglob("*"), *(TOOL / "engine").rglob("*")]
+    found = [*PACKAGE.glob("*.py"), *(PACKAGE / "weave").rglob("*"), *(PACKAGE / "engine").rglob("*")]
     return sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts)

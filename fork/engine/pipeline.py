@@ -28,7 +28,6 @@ from fork.series import NATIVE_FUNCTIONS, Commit, Series
 from fork.weave.cpp_inverse import has_code
 
 HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parents[1]
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
@@ -57,7 +56,7 @@ class Fork:
     @property
     def home(self) -> Path:
         suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
-        if not self.base.site.is_relative_to(PROJECT / ".venv"):
+        if not self.base.site.is_relative_to(self.series.root / ".venv"):
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
         suffix += "".join(f"-{name}" for name in self.sanitize)
@@ -81,7 +80,7 @@ class Fork:
                     self.cuda,
                     self.sanitize,
                     str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else "",
-                    os.environ.get("CXX"),
+                    toolchain.settings(),
                     os.environ.get("TORCH_CUDA_ARCH_LIST"),
                     sys.version,
                 )
@@ -268,10 +267,14 @@ def _probe(base: Base) -> dict[str, object]:
 
 
 def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> dict[str, str]:
-    """The environment in which `python` and all its children import that fork, built with these sanitizers."""
+    """The environment in which `python` and all its children import that fork, built with these sanitizers.
+
+    It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
+    """
     path = os.pathsep.join(filter(None, [str(fork_site), os.environ.get("PYTHONPATH", "")]))
     search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    found = os.environ | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
+    kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}
+    found = kept | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
     return found | (sanitizers.variables(sanitize, toolchain.cxx()) if sanitize else {})
 
 
@@ -293,7 +296,7 @@ def _try_out(fork: Fork, stage: Path) -> None:
     code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)
-    process.run([fork.base.python, "-c", code], failed, env=variables, cwd="/")
+    process.run([fork.base.python, "-X", "faulthandler", "-c", code], failed, env=variables, cwd="/")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

@@ -15,6 +15,14 @@ from fork import process
 from fork.engine.base import Base
 from fork.errors import ForkError
 
+# What CMake takes from the environment: the compilers and their flags. They are for the fork, not for what runs on it.
+VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
+
+
+def settings() -> list[str]:
+    """The environment's wishes for a build, on which its result depends."""
+    return [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
+
 
 @dataclass(frozen=True)
 class Toolkit:
@@ -141,5 +149,5 @@ def which(tool: str) -> str:
     """Path of a build tool, this environment's own before the system's."""
     found = shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
     if found is None:
-        raise ForkError(f"{tool} was not found: run `make` or `{sys.executable} -m pip install {tool}`")
+        raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return found

@@ -13,8 +13,9 @@ import jinja2
 
 from fork.new import places
 from fork.new.schema import Argument, Operator
+from fork.places import BROUGHT
 
-STYLE = Path(__file__).resolve().parents[2] / ".clang-format"
+STYLE = BROUGHT / ".clang-format"
 NATIVE = "aten/src/ATen/native"
 TESTING = "torch/testing/_internal"
 # Template -> path of what it makes; {title} is the operator's name as files have it.

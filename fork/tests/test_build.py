@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -305,6 +306,73 @@ def test_a_disk_that_is_full_in_the_middle_of_a_tree(tmp_path: Path) -> None:
     reason = str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     with pytest.raises(ForkError, match=f"the disk is full at {tmp_path}"), told_plainly(tmp_path):
         raise shutil.Error([("a", "b", reason)])
+
+
+def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("from torch import inner\n")
+    (package / "inner.py").write_text("import ctypes\n\nctypes.string_at(1)\n")
+    with pytest.raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
+        pipeline._try_out(fork_of(root), tmp_path)
+    frames = str(caught.value).splitlines()[1:]
+    inner, outer = (f'  File "{package}/{name}.py", line {line} in <module>' for name, line in PLACES)
+    assert frames.index(inner) < frames.index(outer) and "importlib" not in str(caught.value)
+
+
+PLACES = (("inner", 3), ("__init__", 1))
+
+
+@pytest.mark.parametrize("name", toolchain.VARIABLES)
+def test_what_compiles_is_part_of_a_build_and_no_program_inherits_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    digests = [fork_of(root).digest()]
+    for value in ("", "one", "another"):
+        monkeypatch.setenv(name, value)
+        digests.append(fork_of(root).digest())
+    assert len(set(digests)) == 4
+    assert name not in environment(fork_of(root).site, Path(sys.executable))
+
+
+# Names of the C++ library, of its extensions and of its runtime.
+OF_THE_LIBRARY = re.compile(r"_Z(TV|TT|TI|TS|GV)?N?K?(S[tabsiod]|9__gnu_cxx|10__cxxabiv1)|__cxa_|__gxx_")
+
+
+def exported(site: Path) -> dict[str, set[str]]:
+    """What each library of a fork exports of the C++ library, by the library's name."""
+    names = {}
+    for library in sorted([*site.glob("torch/_C.*.so"), site / "torch/lib/libtorch.so"]):
+        printed = subprocess.run(["nm", "-DP", "--defined-only", library], check=True, capture_output=True, text=True)
+        names[library.name] = {line.split()[0] for line in printed.stdout.splitlines()}
+    assert any("softclip" in name for name in names["libtorch.so"]) and len(names) == 2
+    return {library: set(filter(OF_THE_LIBRARY.match, found)) for library, found in names.items()}
+
+
+def test_a_compiler_that_links_its_library_statically(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copies of libstdc++ in the fork's libraries stay their own, whatever else the process loads."""
+    script = tmp_path / "static-c++"
+    script.write_text(f'#!/bin/sh\nexec {toolchain.cxx()} -static-libstdc++ "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    fork = replace(fork_of(root), build=tmp_path / "build")
+    site = build(fork)
+    needed = subprocess.run(
+        ["readelf", "-d", site / "torch/lib/libtorch.so"], check=True, capture_output=True, text=True
+    )
+    assert "libstdc++" not in needed.stdout and "libc10.so" in needed.stdout
+    assert exported(site) == exported(fork_of(root).site)
+    assert python(site, ONE) == "0.7616"
+
+    # Other flags link again, in this build of the same folder.
+    assert not fork.stale() and "BIND_NOW" not in needed.stdout
+    monkeypatch.setenv("LDFLAGS", "-Wl,-z,now")
+    assert fork.stale()
+    library = build(fork) / "torch/lib/libtorch.so"
+    assert "BIND_NOW" in subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
-from fork.cli import REQUIREMENTS, _distribution, main
+from fork.cli import _distribution, main
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.errors import ForkError
+from fork.places import REQUIREMENTS
 from fork.tests.helpers import QUIET_GIT, committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 

@@ -25,6 +25,17 @@ def test_the_reason_is_the_last_line_or_the_disk() -> None:
         run(["sh", "-c", "cat /proc/version > /dev/full"], "it failed")
 
 
+def test_a_signal_is_named_and_where_it_came() -> None:
+    with raises(ForkError, match=r"^it failed: it was ended by SIGTERM \(Terminated\)$"):
+        run(["sh", "-c", "kill -TERM $$"], "it failed")
+    code = "import ctypes\n\ndef crash():\n    ctypes.string_at(1)\n\ncrash()"
+    with raises(ForkError, match=r"^it failed: it was ended by SIGSEGV \(Segmentation fault\)\n") as caught:
+        run([sys.executable, "-X", "faulthandler", "-c", code], "it failed")
+    frames = str(caught.value).splitlines()[1:]
+    assert all(frame.startswith('  File "') for frame in frames)
+    assert '  File "<string>", line 4 in crash' in frames and '  File "<string>", line 6 in <module>' in frames
+
+
 def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     script = "echo 'FAILED: a.o'; echo 'a.cpp:1:2: error: no such name'; exec sleep 600"
     start = time.monotonic()

@@ -11,7 +11,8 @@ from pytest import CaptureFixture, MonkeyPatch, fixture
 
 from fork.cli import main
 from fork.commands import build as command
-from fork.engine.pipeline import PROJECT, Fork
+from fork.engine.pipeline import Fork
+from fork.places import OWN
 from fork.tests import softclip
 from fork.tests.helpers import write
 
@@ -73,7 +74,7 @@ def test_only_the_projects_own_stack_installs_itself(
         assert "`fork run` with the same options runs it" in capsys.readouterr().out
     assert installed == []
     assert main(["--root", str(root), "build", "--install"]) == main(["build"]) == 0
-    assert installed == [root, PROJECT]
+    assert installed == [root, OWN]
 
 
 def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

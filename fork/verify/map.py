@@ -11,11 +11,11 @@ from pathlib import Path
 import yaml
 
 from fork.errors import ForkError
+from fork.places import BROUGHT, OWN
 from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
-PROJECT = Path(__file__).resolve().parents[2]
-MAP = PROJECT / "guide/map.yaml"
-GUIDE = PROJECT / "guide/adding_an_operator.md"
+MAP = BROUGHT / "guide/map.yaml"
+GUIDE = BROUGHT / "guide/adding_an_operator.md"
 KINDS = ("every", "named", "explicit", "backward", "choice")
 LINK = re.compile(r'\[(?P<text>[^\]]+)\]\((?P<path>[^)#\s]+) "(?P<quote>[^"]+)"\)')
 NUMBERED = re.compile(r'\((?P<path>[^)#\s]+)#L(?P<line>\d+) "(?P<quote>[^"]+)"\)')
@@ -39,11 +39,11 @@ class Row:
         return f"| {self.row} | {_linked(self.ours)} | {_linked(why)} |\n"
 
     def example(self) -> str:
-        """The first place where ours does it, as path:line."""
+        """The first place where ours does it, as path:line; only the path where our stack is not here."""
         found = LINK.search(self.ours)
         assert found is not None
-        path, line = _target(found)
-        return f"{path.relative_to(PROJECT)}:{line}"
+        path = (MAP.parent / found["path"]).resolve().relative_to(BROUGHT)
+        return f"{path}:{_target(found)[1]}" if OWN else str(path)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
 def report(series: Series, commit: Commit) -> Iterator[str]:
     """What `fork check` prints: for each operator the rows it has, those it lacks, and those that are its choice."""
     for operator in series.operators(commit):
-        yield f"the map of {operator} in {commit.name} (guide/adding_an_operator.md says more)"
+        yield f"the map of {operator} in {commit.name} ({GUIDE if OWN is None else GUIDE.relative_to(OWN)} says more)"
         for entry in entries(series, commit, operator):
             name = entry.row.row.replace("`", "")
             where = entry.found or f"without it: {_plain(entry.row.without)}; ours: {entry.row.example()}"

@@ -16,9 +16,9 @@ from fork.engine import base as bases
 from fork.engine.digest import digest
 from fork.engine.pipeline import Fork, build, environment, python_folder
 from fork.lock import alone
+from fork.places import BROUGHT
 from fork.series import NATIVE_FUNCTIONS, Commit, Series
 
-PROJECT = Path(__file__).resolve().parents[2]
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -100,8 +100,8 @@ def _build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
 
 
 def tests_folder(series: Series) -> Path:
-    """Where `operator_tests` is: in the stack's own folder, else in this project, whose suites serve any operator."""
-    return next((f for f in (series.root, PROJECT) if (f / str(series.operator_tests)).is_file()), series.root)
+    """Where `operator_tests` is: in the stack's own folder, else with the tool, whose suites serve any operator."""
+    return next((f for f in (series.root, BROUGHT) if (f / str(series.operator_tests)).is_file()), series.root)
 
 
 def _content(series: Series, commit: Commit) -> str:

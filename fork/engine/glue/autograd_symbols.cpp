@@ -24,8 +24,10 @@ at::Tensor unpack_opt(const at::Tensor& t, const char* name, int pos) {
   return t.defined() ? unpack(t, name, pos) : at::Tensor();
 }
 
-std::vector<at::Tensor>
-unpack(const at::ITensorListRef& tl, const char* name, int pos) {
+std::vector<at::Tensor> unpack(
+    const at::ITensorListRef& tl,
+    const char* name,
+    int pos) {
   std::vector<at::Tensor> tensors;
   for (const at::Tensor& t : tl) {
     tensors.push_back(unpack(t, name, pos));

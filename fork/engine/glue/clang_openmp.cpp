@@ -12,8 +12,11 @@ int omp_get_thread_num();
 
 // What a region takes by reference follows the number of its thread, twice.
 using Body = void (*)(int*, int*, ...);
-__attribute__((visibility("hidden"))) void
-__kmpc_fork_call(void*, int, Body, ...);
+__attribute__((visibility("hidden"))) void __kmpc_fork_call(
+    void*,
+    int,
+    Body,
+    ...);
 }
 
 namespace {

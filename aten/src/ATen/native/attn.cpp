@@ -253,8 +253,10 @@ AttnBackward attn_backward_operands(
   return x;
 }
 
-std::tuple<Tensor, Tensor>
-attn_composed(const Tensor& q, const Tensor& k, const Tensor& v) {
+std::tuple<Tensor, Tensor> attn_composed(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = at::mm(q, k.t()).tanh_();
   Tensor output = at::mm(attn, v);
@@ -283,8 +285,10 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
 }
 
 // For every backend without kernels of its own, and for symbolic sizes.
-std::tuple<Tensor, Tensor>
-attn(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+std::tuple<Tensor, Tensor> attn(
+    const Tensor& q_,
+    const Tensor& k_,
+    const Tensor& v_) {
   const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);

@@ -17,13 +17,17 @@ TORCH_API Tensor attn_resolved(const std::optional<Tensor>& t);
 // Raises an error unless q is (N, D), k (N, D), v (N, E), all on one
 // device and of one dtype: float16, bfloat16, float32, float64, complex64 or
 // complex128.
-TORCH_API void
-check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v);
+TORCH_API void check_attn_inputs(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v);
 
 // Fills a new attn (N, N) with tanh(q @ k.T) and a new output (N, E) with
 // attn @ v, without checks: the products and tanh of ATen.
-TORCH_API std::tuple<Tensor, Tensor>
-attn_composed(const Tensor& q, const Tensor& k, const Tensor& v);
+TORCH_API std::tuple<Tensor, Tensor> attn_composed(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v);
 
 // The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N). One
 // that is undefined has no part in the gradients. Operands that no requested

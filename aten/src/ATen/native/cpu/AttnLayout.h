@@ -146,8 +146,11 @@ constexpr bool kInPlace = std::is_same_v<scalar_t, E> && kGroup<E> == 1;
 
 // Rows i.. of t as a factor to the left: where they lie, or copied.
 template <typename scalar_t, typename E>
-Matrix<const E>
-left_factor(const Tensor& t, int64_t i, int64_t rows, Matrix<E> copy) {
+Matrix<const E> left_factor(
+    const Tensor& t,
+    int64_t i,
+    int64_t rows,
+    Matrix<E> copy) {
   const auto from = matrix<scalar_t>(t).from(i);
   const int64_t columns = t.size(1);
   if constexpr (std::is_same_v<scalar_t, E>) {
@@ -164,8 +167,11 @@ left_factor(const Tensor& t, int64_t i, int64_t rows, Matrix<E> copy) {
 
 // The same to the right, where pairs are copied.
 template <typename scalar_t, typename E>
-Matrix<const E>
-right_factor(const Tensor& t, int64_t i, int64_t rows, Matrix<E> copy) {
+Matrix<const E> right_factor(
+    const Tensor& t,
+    int64_t i,
+    int64_t rows,
+    Matrix<E> copy) {
   if constexpr (kGroup<E> == 2) {
     const auto from = matrix<scalar_t>(t).from(i);
     for (int64_t r = 0; r < rows; r += 2) {

@@ -98,16 +98,22 @@ struct MatrixOperands {
   ATTN_DEVICE static int swizzle(int row) {
     return row & 7;
   }
-  ATTN_DEVICE static Left
-  load_left(Tile<Self> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Left load_left(
+      Tile<Self> tile,
+      int row,
+      int depth,
+      int lane) {
     Left x;
     load_matrices(x.word, by_columns(tile, row, depth, lane));
     Self::prepare(x);
     return x;
   }
   // Sixteen rows: words 0 and 1 belong to the first eight, 2 and 3 to the rest.
-  ATTN_DEVICE static Right
-  load_right(Tile<Self> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Right load_right(
+      Tile<Self> tile,
+      int row,
+      int depth,
+      int lane) {
     Right x;
     load_matrices(x.word, by_rows(tile, row, depth, lane));
     Self::prepare(x);
@@ -149,8 +155,11 @@ struct HalfCores : MatrixOperands<T, HalfCores<T>> {
     return tanh_approximate(x);
   }
   ATTN_DEVICE static void prepare(Matrices&) {}
-  ATTN_DEVICE static Wide
-  load_wide(Tile<HalfCores> tile, int row, int column, int lane) {
+  ATTN_DEVICE static Wide load_wide(
+      Tile<HalfCores> tile,
+      int row,
+      int column,
+      int lane) {
     Wide x;
     load_matrices_transposed(x.word, by_columns(tile, row, column, lane));
     return x;
@@ -243,8 +252,11 @@ struct TF32Cores : FullPrecision<float, TF32Cores>,
       word = to_tf32(word);
     }
   }
-  ATTN_DEVICE static Wide
-  load_wide(Tile<TF32Cores> tile, int row, int column, int lane) {
+  ATTN_DEVICE static Wide load_wide(
+      Tile<TF32Cores> tile,
+      int row,
+      int column,
+      int lane) {
     const int group = lane / 4, member = lane % 4;
     Wide x;
 #pragma unroll
@@ -300,8 +312,11 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
   ATTN_DEVICE static int swizzle(int row) {
     return ((row ^ (row >> 2 & 1)) & 3) << 1;
   }
-  ATTN_DEVICE static Left
-  load_left(Tile<DoubleCores> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Left load_left(
+      Tile<DoubleCores> tile,
+      int row,
+      int depth,
+      int lane) {
     const int group = lane / 4, member = lane % 4;
     Left x;
 #pragma unroll
@@ -311,12 +326,18 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
     }
     return x;
   }
-  ATTN_DEVICE static Right
-  load_right(Tile<DoubleCores> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Right load_right(
+      Tile<DoubleCores> tile,
+      int row,
+      int depth,
+      int lane) {
     return load_left(tile, row, depth, lane);
   }
-  ATTN_DEVICE static Wide
-  load_wide(Tile<DoubleCores> tile, int row, int column, int lane) {
+  ATTN_DEVICE static Wide load_wide(
+      Tile<DoubleCores> tile,
+      int row,
+      int column,
+      int lane) {
     const int group = lane / 4, member = lane % 4;
     Wide x;
 #pragma unroll
@@ -333,7 +354,7 @@ struct DoubleCores : FullPrecision<double, DoubleCores> {
       const Right& right) {
 #pragma unroll
     for (int four = 0; four < 2; ++four) {
-      const double (&a)[2] = left.value[four];
+      const double(&a)[2] = left.value[four];
       mma(c0, a[0], a[1], right.value[four][0]);
       mma(c1, a[0], a[1], right.value[four][1]);
     }
@@ -392,19 +413,28 @@ struct FloatLanes : FullPrecision<float, FloatLanes> {
         4 * ((lane % 4) ^ (r & 3));
     return *reinterpret_cast<const Four*>(from + ((8 * n) ^ (4 * (r & 4))));
   }
-  ATTN_DEVICE static Four
-  load(Tile<FloatLanes> tile, int row, int column, int r) {
+  ATTN_DEVICE static Four load(
+      Tile<FloatLanes> tile,
+      int row,
+      int column,
+      int r) {
     Four x;
     load_shared(x.value, tile.address(row, column, r, 0));
     return x;
   }
-  ATTN_DEVICE static Left
-  load_left(Tile<FloatLanes> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Left load_left(
+      Tile<FloatLanes> tile,
+      int row,
+      int depth,
+      int lane) {
     const int group = lane / 4;
     return {{load(tile, row, depth, group), load(tile, row + 8, depth, group)}};
   }
-  ATTN_DEVICE static Right
-  load_right(Tile<FloatLanes> tile, int row, int depth, int lane) {
+  ATTN_DEVICE static Right load_right(
+      Tile<FloatLanes> tile,
+      int row,
+      int depth,
+      int lane) {
     const int first = 2 * (lane % 4);
     return {
         {{load(tile, row, depth, first), load(tile, row, depth, first + 1)},

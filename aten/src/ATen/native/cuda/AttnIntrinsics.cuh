@@ -91,23 +91,27 @@ ATTN_DEVICE void load_matrices_transposed(
 }
 
 // c (16 x 8) += a (16 x 16) @ b (16 x 8)
-#define ATTN_MMA_16(type, name)                                                \
-  ATTN_DEVICE void mma(                                                        \
-      type, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
-    asm volatile(                                                              \
-        "mma.sync.aligned.m16n8k16.row.col.f32." name "." name                 \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "                  \
-        "{%0, %1, %2, %3};\n"                                                  \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));       \
+#define ATTN_MMA_16(type, name)                                              \
+  ATTN_DEVICE void mma(                                                      \
+      type, float(&c)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
+    asm volatile(                                                            \
+        "mma.sync.aligned.m16n8k16.row.col.f32." name "." name               \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "                \
+        "{%0, %1, %2, %3};\n"                                                \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                     \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));     \
   }
 ATTN_MMA_16(c10::Half, "f16")
 ATTN_MMA_16(c10::BFloat16, "bf16")
 #undef ATTN_MMA_16
 
 // c (16 x 8) += a (16 x 8) @ b (8 x 8), a and b rounded by to_tf32
-ATTN_DEVICE void
-mma(float, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+ATTN_DEVICE void mma(
+    float,
+    float (&c)[4],
+    const uint32_t (&a)[4],
+    uint32_t b0,
+    uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"

@@ -5,8 +5,8 @@
 #include <ATen/ceil_div.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAContext.h>
-#include <ATen/native/cuda/AttnArgs.cuh>
 #include <c10/cuda/CUDAException.h>
+#include <ATen/native/cuda/AttnArgs.cuh>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -170,8 +170,11 @@ Square<A> square(const Tensor& matrix) {
 // once, and memory for this many columns of sums: in all at most a quarter of
 // attn's memory, or 8 MiB.
 template <typename A>
-int64_t
-rows_of_part(int64_t n, int64_t blocks, int64_t slots, int64_t columns) {
+int64_t rows_of_part(
+    int64_t n,
+    int64_t blocks,
+    int64_t slots,
+    int64_t columns) {
   const int64_t attn_bytes = n * n * sizeof(typename A::scalar_t);
   const int64_t part_bytes = n * columns * sizeof(typename A::acc_t);
   const int64_t most = std::min<int64_t>(

@@ -27,8 +27,10 @@
 
 namespace at::native {
 
-std::tuple<Tensor, Tensor>
-attn_cuda(const Tensor& q_, const Tensor& k_, const Tensor& v_) {
+std::tuple<Tensor, Tensor> attn_cuda(
+    const Tensor& q_,
+    const Tensor& k_,
+    const Tensor& v_) {
   const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);

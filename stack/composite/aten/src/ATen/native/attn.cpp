@@ -81,8 +81,10 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 } // namespace
 
-std::tuple<Tensor, Tensor>
-attn(const Tensor& q, const Tensor& k, const Tensor& v) {
+std::tuple<Tensor, Tensor> attn(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v) {
   check_inputs(q, k, v);
   Tensor attn = at::tanh(at::matmul(q, k.t()));
   Tensor output = at::matmul(attn, v);

@@ -1,0 +1,59 @@
+"""`make lint` says of the stack's files what the settings of a real PyTorch tree say: PYTORCH_SOURCE names the tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fork.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = os.environ.get("PYTORCH_SOURCE")
+pytestmark = pytest.mark.skipif(not SOURCE, reason="PYTORCH_SOURCE names no checkout of PyTorch")
+# A fragment ends a namespace that its file has already by `// fragment only`.
+OURS_ALONE = ["-FixNamespaceComments: true", "+FixNamespaceComments: false"]
+
+
+def said(*words: str | Path) -> str:
+    """What one of this environment's linters prints in the tree."""
+    program = Path(sys.executable).with_name(str(words[0]))
+    return subprocess.run([program, *words[1:]], cwd=SOURCE, check=True, capture_output=True, text=True).stdout
+
+
+def test_clang_format_has_the_trees_settings() -> None:
+    theirs, ours = (
+        set(
+            said(
+                "clang-format", f"--style=file:{folder}/.clang-format", "--assume-filename=a.cpp", "--dump-config"
+            ).splitlines()
+        )
+        for folder in (SOURCE, ROOT)
+    )
+    assert [f"-{line}" for line in theirs - ours] + [f"+{line}" for line in ours - theirs] == OURS_ALONE
+
+
+def test_ruff_has_every_rule_of_the_tree() -> None:
+    def enabled(settings: str | Path) -> set[str]:
+        shown = said(
+            "ruff", "check", "--no-cache", "--config", settings, "--show-settings", f"{ROOT}/test/test_attn.py"
+        )
+        listed = re.search(r"^linter\.rules\.enabled = \[\n(.*?)^\]", shown, re.MULTILINE | re.DOTALL)
+        assert listed is not None
+        return set(re.findall(r"\((\w+)\)", listed[1]))
+
+    theirs = enabled("pyproject.toml")
+    assert {"F401", "UP035", "B904"} <= theirs
+    # A fragment uses names that the rest of its file defines. Trees for older Pythons have no zip with strict=.
+    assert theirs - enabled(ROOT / ".ruff-upstream.toml") - {"F821", "B905"} == set()
+
+
+def test_the_trees_own_linters_find_nothing_in_the_stacks_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["--root", str(ROOT), "check", "--lint", str(SOURCE)])
+    printed = capsys.readouterr()
+    assert status == 0, printed.err
+    assert {"CLANGFORMAT", "RUFF", "FLAKE8"} <= set(printed.out.split())

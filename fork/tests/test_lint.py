@@ -1,0 +1,207 @@
+"""`fork check --lint`: the linters that a checkout names run on the stack's lines, and tell nothing of others."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+from expecttest import assert_expected_inline
+from pytest import CaptureFixture, MonkeyPatch, fixture
+
+from fork.cli import main
+from fork.git import Checkout
+from fork.tests.helpers import QUIET_GIT, committed, git
+from fork.tests.tiny import UPSTREAM, stack
+from fork.verify.lint import concerns, needed, touched
+
+# As PyTorch's adapters do: a line of JSON for each message about the paths that a file names.
+SAY = """\
+import json, sys
+
+code, paths = sys.argv[1], open(sys.argv[2][1:]).read().split()
+
+def say(path, line, name, description, original=None, replacement=None):
+    said = dict(path=path, line=line, char=None, code=code, severity="error", name=name, original=original)
+    print(json.dumps(said | dict(replacement=replacement, description=description)))
+"""
+WORD = """\
+from say import paths, say
+
+for path in paths:
+    for number, line in enumerate(open(path), 1):
+        if "twice" in line or "two" in line:
+            say(path, number, "a number", f"{line.strip()} is a number\\nand so on")
+"""
+QUOTES = """\
+from say import paths, say
+
+for path in paths:
+    text = open(path).read()
+    if "'" in text:
+        say(path, None, "format", "Run it", text, text.replace("'", '"'))
+"""
+WHOLE = """\
+from say import paths, say
+
+for path in paths:
+    say(path, None, "size", "too small")
+"""
+BROKEN = "import sys; sys.exit('no such thing')\n"
+
+CONFIG = """\
+[[linter]]
+code = 'WORD'
+include_patterns = ['**']
+command = ['python3', 'tools/linter/word.py', 'WORD', '@{{PATHSFILE}}']
+
+[[linter]]
+code = 'QUOTES'
+include_patterns = ['**/*.py']
+command = ['python3', 'tools/linter/quotes.py', 'QUOTES', '@{{PATHSFILE}}']
+is_formatter = true
+
+[[linter]]
+code = 'WHOLE'
+include_patterns = ['**/*.cpp', 'torch/*.py']
+command = ['python3', 'tools/linter/whole.py', 'WHOLE', '@{{PATHSFILE}}']
+
+[[linter]]
+code = 'NOWHERE'
+include_patterns = ['c10/**']
+command = ['python3', 'tools/linter/broken.py']
+
+[[linter]]
+code = 'BROKEN'
+include_patterns = ['**/*.cpp']
+command = ['python3', 'tools/linter/broken.py', '@{{PATHSFILE}}']
+
+[[linter]]
+code = 'UNKNOWN'
+include_patterns = ['**/*.cpp']
+init_command = ['python3', 'tools/linter/adapters/pip_init.py', '--dry-run={{DRYRUN}}', 'no requirement']
+command = ['python3', 'tools/linter/word.py', 'UNKNOWN', '@{{PATHSFILE}}']
+
+[[linter]]
+code = 'BUILT'
+include_patterns = ['**/*.cpp']
+command = ['python3', 'tools/linter/word.py', '--build_dir=./build', '@{{PATHSFILE}}']
+
+[[linter]]
+code = 'STORED'
+include_patterns = ['**/*.cpp']
+init_command = ['bash', 'store.sh', '{{DRYRUN}}']
+command = ['python3', 'tools/linter/word.py', '@{{PATHSFILE}}']
+"""
+ADAPTERS = {
+    ".lintrunner.toml": CONFIG,
+    "tools/linter/say.py": SAY,
+    "tools/linter/word.py": WORD,
+    "tools/linter/quotes.py": QUOTES,
+    "tools/linter/whole.py": WHOLE,
+    "tools/linter/broken.py": BROKEN,
+}
+
+
+@fixture
+def tree(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    return committed(tmp_path / "tree", UPSTREAM | ADAPTERS)
+
+
+def linted(tmp_path: Path, tree: Path, *words: str) -> int:
+    root = tmp_path / "ours"
+    if not root.exists():
+        stack(root)
+    return main(["--root", str(root), "check", "--lint", str(tree), *words])
+
+
+def test_only_the_stacks_lines_are_told(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
+    before = (git(tree, "status", "--porcelain"), git(tree, "branch"), git(tree, "rev-parse", "HEAD"))
+    assert linted(tmp_path, tree) == 1
+    said = capsys.readouterr()
+    found = [line.strip() for line in said.err.splitlines() if ": WORD" in line or "QUOTES" in line or "WHOLE" in line]
+    # Of native_functions.yaml and overrides.py, which have a "two" themselves, the inserted lines alone.
+    assert_expected_inline(
+        "\n".join(found) + "\n",
+        """\
+aten/src/ATen/native/Twice.cpp:1: WHOLE: size: too small
+aten/src/ATen/native/native_functions.yaml:3: WORD: a number: - func: twice(Tensor a) -> Tensor is a number
+docs/source/ops.rst:5: WORD: a number: twice is a number
+torch/overrides.py:3: QUOTES: format: Run it
+torch/overrides.py:3: WORD: a number: 'twice', is a number
+""",
+    )
+    told = [line for line in said.out.splitlines() if line.startswith(("linters", "left out"))]
+    assert told[0] == "linters          WORD QUOTES WHOLE ran"
+    assert [line.split()[2] for line in told[1:]] == ["UNKNOWN:", "BUILT:", "STORED:", "BROKEN:"]
+    assert "Invalid requirement" in told[1] and told[2].endswith("it reads a build of PyTorch")
+    assert told[3].endswith("pip does not have what `bash store.sh {{DRYRUN}}` sets up") and told[4].endswith(
+        "no such thing"
+    )
+    assert (git(tree, "status", "--porcelain"), git(tree, "branch"), git(tree, "rev-parse", "HEAD")) == before
+
+
+def test_some_linters_or_none(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
+    linted(tmp_path, tree, "--linters", "WHOLE")
+    assert "linters          WHOLE ran" in capsys.readouterr().out
+    assert linted(tmp_path, tree, "--linters", "NOWHERE") == 1
+    assert "--linters NOWHERE: no linter of the stack's files has this name: they are WORD" in capsys.readouterr().err
+    assert main(["--root", str(tmp_path / "ours"), "check", "--lint"]) == 1
+    assert capsys.readouterr().err.endswith("name one, as in `--lint ~/pytorch`\n")
+    (tree / ".lintrunner.toml").unlink()
+    git(tree, "commit", "--quiet", "--all", "--message=none")
+    assert linted(tmp_path, tree) == 1
+    assert "has no .lintrunner.toml" in capsys.readouterr().err
+
+
+def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
+    """Committed and not, on the commit that it left."""
+    git(tree, "tag", "v2.13.0")
+    git(tree, "switch", "--quiet", "--create", "mine")
+    (tree / "torch/new.py").write_text("x = 'two'\n")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=Add x")
+    (tree / "torch/newer.py").write_text('y = "twice"\n')
+    words = ["--root", str(tmp_path / "root"), "--checkout", str(tree), "check", "--lint", "--linters", "WORD,QUOTES"]
+    assert main(words) == 1
+    found = capsys.readouterr().err
+    assert "torch/new.py:1: QUOTES" in found and "torch/new.py:1: WORD" in found and "torch/newer.py:1: WORD" in found
+    assert "torch/newer.py:1: QUOTES" not in found
+
+
+def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
+    address = "https://example.org/linux64/19.1.4/clang-format"
+    entry = {
+        "code": "CLANGFORMAT",
+        "command": ["python3", "adapter.py", "--binary=.lintbin/clang-format"],
+        "init_command": [
+            "python3",
+            "tools/linter/adapters/s3_init.py",
+            "--config-json=config.json",
+            "--linter=clang-format",
+            "--output-dir=.lintbin",
+            "--output-name=clang-format",
+        ],
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"clang-format": {"Linux": {"download_url": address}}}))
+    linter = needed(entry, tmp_path)
+    assert (linter.packages, linter.program) == (("clang-format==19.1.4",), ".lintbin/clang-format")
+    (tmp_path / "config.json").write_text(json.dumps({"clang-format": {"Linux": {"download_url": "latest"}}}))
+    assert "pip does not have what" in needed(entry, tmp_path).lacks
+
+
+def test_patterns_and_lines(tree: Path) -> None:
+    taken = {"include_patterns": ["**/*.py", "aten/src/ATen/*.h"], "exclude_patterns": ["test/**"]}
+    paths = ["setup.py", "a/b/c.py", "aten/src/ATen/native/a.h", "test/a.py", "b.h"]
+    assert [path for path in paths if concerns(taken, path)] == paths[:2]
+    head = Checkout.open(tree).head
+    (tree / "run.sh").chmod(0o755 | stat.S_IXUSR)
+    (tree / "torch/overrides.py").write_text("names = [\n    'one',\n]\n# 1\n# 2\n")
+    (tree / "new name.txt").write_text("++ b/x\n")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message=more")
+    tip = Checkout.open(tree).head
+    lines = touched(Checkout(tree, head), tip)
+    assert lines == {"new name.txt": None, "torch/overrides.py": {4, 5}}

@@ -1,0 +1,222 @@
+"""Runs the linters that a checkout of PyTorch names on what a stack adds to it, as far as pip has them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fork import process
+from fork.engine import toolchain
+from fork.engine.digest import digest
+from fork.errors import ForkError
+from fork.git import Checkout
+from fork.lock import alone
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CONFIG = ".lintrunner.toml"
+# The scripts of `init_command`: the first one calls pip, the second one loads a program that pip may have too.
+PIP, DOWNLOAD = "tools/linter/adapters/pip_init.py", "tools/linter/adapters/s3_init.py"
+HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
+
+
+@dataclass(frozen=True)
+class Linter:
+    """What a linter needs: packages of pip, and where it looks for a program of one; or `lacks`, why it cannot run."""
+
+    code: str
+    packages: tuple[str, ...] = ()
+    program: str = ""
+    lacks: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the linters found in the stack's lines, which of them ran, and why others did not."""
+
+    found: tuple[str, ...]
+    ran: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ()) -> Report:
+    """Lints what lies between the checkout's head and the commit `tip`; `folder` keeps the linters.
+
+    `wanted` names some linters by their codes. The checkout is only read: the linters run on a copy of `tip`.
+    """
+    text = checkout.read_at(tip, CONFIG)
+    if text is None:
+        raise ForkError(f"{checkout.path} has no {CONFIG}, which names PyTorch's linters: give a later checkout")
+    lines = touched(checkout, tip)
+    entries = [entry for entry in tomllib.loads(text)["linter"] if any(concerns(entry, path) for path in lines)]
+    if unknown := sorted(set(wanted) - {entry["code"] for entry in entries}):
+        known = ", ".join(entry["code"] for entry in entries)
+        raise ForkError(f"--linters {unknown[0]}: no linter of the stack's files has this name: they are {known}")
+    with tempfile.TemporaryDirectory() as made:
+        tree = Path(made) / "pytorch"
+        _copy(checkout, tip, tree)
+        linters = [needed(entry, tree) for entry in entries if not wanted or entry["code"] in wanted]
+        home, linters = _install(linters, folder / "lint")
+        able = [linter for linter in linters if not linter.lacks]
+        messages = _messages(home, able, tree, sorted(lines)) if able else []
+    failed = {message["code"]: _last_words(message["description"]) for message in messages if not message["path"]}
+    left_out = [f"{linter.code}: {linter.lacks}" for linter in linters if linter.lacks]
+    left_out += [f"{code}: it failed: {reason}" for code, reason in failed.items()]
+    ran = tuple(linter.code for linter in able if linter.code not in failed)
+    return Report(tuple(sorted(set(_caused(messages, lines, tree)))), ran, tuple(left_out))
+
+
+def touched(checkout: Checkout, tip: str) -> dict[str, set[int] | None]:
+    """The lines of each file at `tip` that the checkout's head lacks; None for a file that is new."""
+    found: dict[str, set[int] | None] = {}
+    path, new, head = "", False, True
+    for line in checkout.git("diff", "--unified=0", "--no-renames", checkout.head, tip).split("\n"):
+        if line.startswith("diff --git "):
+            new, head = False, True
+        elif head and line.startswith("new file mode"):
+            new = True
+        elif head and line.startswith("+++ b/"):
+            path, head = line.removeprefix("+++ b/").rstrip("\t"), False
+            found[path] = None if new else set()
+        elif hunk := HUNK.match(line):
+            mine = found[path]
+            if mine is not None:
+                mine.update(range(int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1)))
+    return found
+
+
+def concerns(entry: Mapping[str, Any], path: str) -> bool:
+    """Whether a linter's patterns take a file, as lintrunner reads them: only `**` goes through folders."""
+
+    def matches(patterns: Iterable[str]) -> bool:
+        return any(re.fullmatch(_expression(pattern), path) for pattern in patterns)
+
+    return matches(entry["include_patterns"]) and not matches(entry.get("exclude_patterns", ()))
+
+
+def _expression(pattern: str) -> str:
+    meaning = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    return "".join(meaning.get(part, re.escape(part)) for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern))
+
+
+def needed(entry: Mapping[str, Any], tree: Path) -> Linter:
+    """What a linter needs, by its entry in the configuration of this tree."""
+    code, command = str(entry["code"]), list(entry.get("init_command", ()))
+    if any(word.startswith("--build_dir") for word in entry["command"]):
+        return Linter(code, lacks="it reads a build of PyTorch")
+    if not command:
+        return Linter(code)
+    if PIP in command:
+        return Linter(code, tuple(word for word in command[command.index(PIP) + 1 :] if not word.startswith("-")))
+    options = dict(word.removeprefix("--").split("=", 1) for word in command if "=" in word)
+    if DOWNLOAD in command and (version := _version(tree / options["config-json"], options["linter"])):
+        program = f"{options['output-dir']}/{options['output-name']}"
+        return Linter(code, (f"{options['linter']}=={version}",), program)
+    return Linter(code, lacks=f"pip does not have what `{' '.join(command)}` sets up")
+
+
+def _version(config: Path, program: str) -> str | None:
+    """The version of a program that PyTorch loads from a store of its own, which the address names."""
+    address = json.loads(config.read_text()).get(program, {}).get("Linux", {}).get("download_url", "")
+    found = re.search(r"/(\d+\.\d+\.\d+)/", address)
+    return found[1] if found else None
+
+
+def _copy(checkout: Checkout, tip: str, tree: Path) -> None:
+    """The files of a commit, as a repository of their own: lintrunner wants to be in one."""
+    tree.mkdir()
+    archive = tree.with_suffix(".tar")
+    checkout.git("archive", "--format=tar", f"--output={archive}", tip)
+    process.run(["tar", "-xf", archive, "-C", tree], "the copy of the checkout failed")
+    archive.unlink()
+    process.run(["git", "-C", tree, "init", "--quiet"], "the copy of the checkout failed")
+
+
+def _install(linters: Sequence[Linter], folder: Path) -> tuple[Path, list[Linter]]:
+    """A virtual environment with the packages of these linters, and the linters with what pip said of each."""
+    home = folder / digest(sys.version.encode(), *("\n".join(linter.packages).encode() for linter in linters))
+    memory = home / "lacks.json"
+    with alone(folder / f"{home.name}.lock", "the linters are being installed"):
+        if not memory.is_file():
+            shutil.rmtree(home, ignore_errors=True)
+            process.run([sys.executable, "-m", "venv", home], f"no environment could be made in {home}")
+            pip = [home / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            lacks = {}
+            for linter in linters:
+                done = process.attempt([*map(str, pip), *linter.packages]) if linter.packages else None
+                if done and done.returncode:
+                    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+                    lacks[linter.code] = errors[0].removeprefix("ERROR: ") if errors else process.reason(done)
+            memory.write_text(json.dumps(lacks))
+        lacks = json.loads(memory.read_text())
+    return home, [
+        Linter(linter.code, linter.packages, linter.program, lacks.get(linter.code, linter.lacks)) for linter in linters
+    ]
+
+
+def _messages(home: Path, linters: Sequence[Linter], tree: Path, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """What lintrunner prints, one message a line; a message without a path is of a linter that failed."""
+    for linter in linters:
+        if linter.program:
+            (tree / linter.program).parent.mkdir(parents=True, exist_ok=True)
+            (tree / linter.program).symlink_to(home / "bin" / Path(linter.program).name)
+    command = [toolchain.which("lintrunner"), f"--configs={CONFIG}", f"--data-path={home / 'data'}", "--output=json"]
+    command += ["--take", ",".join(linter.code for linter in linters)]
+    (home / "data").mkdir(exist_ok=True)
+    search = os.pathsep.join([str(home / "bin"), str(Path(command[0]).parent), os.environ.get("PATH", "")])
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
+    done = process.attempt([*command, "--", *paths], cwd=tree, env=kept | {"PATH": search})
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode and not lines:
+        errors = [line.partition("error:")[2].strip() for line in done.stderr.splitlines() if "error:" in line]
+        raise ForkError(f"lintrunner failed: {errors[0] if errors else process.reason(done)}")
+    return [json.loads(line) for line in lines]
+
+
+def _caused(messages: Iterable[Mapping[str, Any]], lines: Mapping[str, set[int] | None], tree: Path) -> Iterator[str]:
+    """The messages about the stack's lines; one about a whole file counts where the file is new."""
+    for message in messages:
+        path = os.path.relpath(tree / message["path"], tree) if message["path"] else ""
+        if path not in lines:
+            continue
+        mine, line = lines[path], message["line"]
+        if message.get("replacement") is not None:
+            line = next(_changed(message["original"], message["replacement"], mine), None)
+            if line is None:
+                continue
+        if mine is None or line in mine:
+            yield f"{path}:{line or 1}: {message['code']}: {_first_line(message)}"
+
+
+def _changed(original: str, replacement: str, mine: set[int] | None) -> Iterator[int]:
+    """The lines of ours that a formatter would replace; an insertion belongs to the lines around it."""
+    before, after = original.splitlines(), replacement.splitlines()
+    for kind, start, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind != "equal":
+            span = range(start + 1, end + 1) if end > start else range(start, start + 2)
+            yield from (line for line in span if mine is None or line in mine)
+    if mine is None and before == after and original != replacement:
+        yield len(before)
+
+
+def _last_words(description: str) -> str:
+    """What a linter that failed wrote last to its standard error, of all that lintrunner tells."""
+    lines = description.partition("STDERR:")[2].partition("STDOUT:")[0].split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+
+
+def _first_line(message: Mapping[str, Any]) -> str:
+    said = (message.get("description") or "").strip().splitlines()
+    return f"{message['name']}: {said[0].strip()}" if said else str(message["name"])
