@@ -10,7 +10,7 @@ from fork.commands.options import stack
 from fork.engine import base as bases
 from fork.errors import ForkError
 from fork.series import Commit, Series
-from fork.verify import map, soundness
+from fork.verify import operator_map, soundness
 from fork.verify.prefix import Result, build_and_test
 
 
@@ -28,7 +28,7 @@ def run(
     problems = soundness.problems(series, bases.installed())
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not problems:
-        print("\n".join(map.report(series, series.find())), flush=True)
+        print("\n".join(operator_map.report(series, series.find())), flush=True)
     if not args.static and not problems:
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             result = prefix(series, commit, (args.build or series.root / "build").absolute())
