@@ -171,7 +171,17 @@ def _make(fork: Fork, stage: Path) -> None:
     sources = {p: file for p, file in state.items() if p.startswith(LIBRARIES) and p.endswith((".cpp", ".cu", ".h"))}
     work = fork.home / "work/cmake"
     named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
-    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named)
+    job = Job(
+        base=fork.base,
+        sources=sources,
+        generated=generated,
+        headers=headers,
+        work=work,
+        toolkit=toolkit,
+        sanitize=fork.sanitize,
+        probe=_probe(fork.base),
+        named=named,
+    )
     libraries = compile_fork(job)
     if not fork.base.is_current():
         raise _replaced(fork.base)
