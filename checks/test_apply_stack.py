@@ -6,9 +6,9 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark
 
-from checks.upstream import FILES
+from checks.small_pytorch import FILES
+from fork.checkout.message import messages
 from fork.cli import main
-from fork.message import messages
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git
 

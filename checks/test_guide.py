@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fork.series import Series
-from fork.verify import map
+from fork.verify import operator_map
 from suites.advice import REASONS, ROWS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,29 +32,29 @@ def test_links_lead_where_they_say(text: Path) -> None:
 
 
 def test_the_guides_table_is_made_of_the_map() -> None:
-    advice = "guide/map.yaml, or a line that it links to, has changed: run `python -m fork.verify.map`"
-    assert map.table() in map.GUIDE.read_text(), advice
+    advice = "guide/map.yaml, or a line that it links to, has changed: run `python -m fork.verify.operator_map`"
+    assert operator_map.table() in operator_map.GUIDE.read_text(), advice
 
 
 def test_this_stack_has_every_row_of_the_map() -> None:
     series = Series.load(ROOT)
-    for commit in series.commits:
+    for commit in (pr.commits[-1] for pr in series.prs):
         for operator in series.operators(commit):
-            assert [entry.row.row for entry in map.entries(series, commit, operator) if not entry.found] == []
+            assert [entry.row.row for entry in operator_map.entries(series, commit, operator) if not entry.found] == []
 
 
 def test_a_row_is_found_by_its_operator_alone() -> None:
     """Another operator in the same files, or an empty stack, does not have it."""
     series = Series.load(ROOT)
     state = series.state(series.find())
-    for row in map.rows():
-        assert map.found(row, {}, "attn") is None
+    for row in operator_map.rows():
+        assert operator_map.found(row, {}, "attn") is None
         if all("{op}" in pattern for pattern in row.find.values()):
-            assert map.found(row, state, "tanh_attn") is None, row.row
+            assert operator_map.found(row, state, "tanh_attn") is None, row.row
 
 
 def test_the_suites_name_rows_of_the_map() -> None:
-    assert {*ROWS.values(), *REASONS.values()} <= {row.row for row in map.rows()}
+    assert {*ROWS.values(), *REASONS.values()} <= {row.row for row in operator_map.rows()}
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)

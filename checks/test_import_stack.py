@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest import MonkeyPatch, fixture, mark
 
-from checks.upstream import FILES
+from checks.small_pytorch import FILES
 from fork.cli import main
 from fork.engine import base as bases
 from fork.series import Place, Series

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from fork.checkout.commits import Step, commit_steps, lacking, weave_steps
+from fork.checkout.git import Checkout
 from fork.commands.options import stack
 from fork.commands.show import line
-from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.series import Series
 
 

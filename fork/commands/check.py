@@ -8,14 +8,14 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from fork.checkout.commits import commit_steps, weave_steps
+from fork.checkout.git import Checkout
 from fork.commands.options import begun, stack
-from fork.commits import commit_steps, weave_steps
 from fork.engine import base as bases
 from fork.engine.pipeline import COMMAND
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.series import Commit, Series
-from fork.verify import lint, map, soundness
+from fork.verify import lint, operator_map, soundness
 from fork.verify.prefix import Result, build_and_test
 
 
@@ -42,7 +42,7 @@ def run(
     problems = soundness.problems(series, bases.installed())
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not problems:
-        print("\n".join(map.report(series, series.find())), flush=True)
+        print("\n".join(operator_map.report(series, series.find())), flush=True)
         for option in soundness.options(series):
             print(f"  option  {option} (as you like)", flush=True)
     folder = (args.build or series.root / "build").absolute()

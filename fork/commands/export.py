@@ -9,11 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fork.checkout.commits import Step, commit_steps, lacking, weave_steps
+from fork.checkout.git import Checkout
 from fork.commands.import_ import refuse_inside
 from fork.commands.options import begun, stack
-from fork.commits import Step, commit_steps, lacking, weave_steps
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.series import Series
 
 # Not `.patch`, so that `git am DIR/*.patch`, which everybody types, takes the patches alone.

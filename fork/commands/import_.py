@@ -10,10 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fork import branch, checkouts, places
+from fork import places
+from fork.checkout import branch, transcribe
+from fork.checkout.git import Checkout
 from fork.engine.digest import digest
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.lock import alone
 from fork.verify.soundness import STACK
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
-        checkouts.write(Path(made) / "stack-of-it", writing.files)
+        transcribe.write(Path(made) / "stack-of-it", writing.files)
         (Path(made) / "stack-of-it").replace(folder)
     print(f"{folder} holds the stack: `python -m fork --root {shlex.quote(str(folder))} build` builds it")
     return 0
@@ -69,20 +70,20 @@ def cached(args: argparse.Namespace) -> Path:
     path: Path = args.checkout.resolve()
     home = places.checkouts(args.root) / f"{path.name}-{digest(str(path).encode())[:6]}"
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
-        file = home / checkouts.KEPT / "unwoven.json"
-        memory = checkouts.remembered(file)
+        file = home / transcribe.KEPT / "unwoven.json"
+        memory = transcribe.remembered(file)
         settings: dict[str, str | bool] = {"operator_tests": OPERATOR_TESTS, "tip": "branch", "checkout": str(path)}
         _, writing = _read(args, args.checkout, memory, settings)
         home.mkdir(parents=True, exist_ok=True)
-        checkouts.write(home, writing.files)
+        transcribe.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(memory))
     return home
 
 
 def _read(
-    args: argparse.Namespace, tree: Path, memory: checkouts.Memory, settings: dict[str, str | bool]
-) -> tuple[Checkout, checkouts.Writing]:
+    args: argparse.Namespace, tree: Path, memory: transcribe.Memory, settings: dict[str, str | bool]
+) -> tuple[Checkout, transcribe.Writing]:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
     found = branch.states(checkout, begun)
@@ -91,10 +92,10 @@ def _read(
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
     if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
-    writing = checkouts.stack_files(checkout, begun, found, memory, settings)
+    writing = transcribe.stack_files(checkout, begun, found, memory, settings)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
-        checkouts.refuse(writing.left_out, checkout)
+        transcribe.refuse(writing.left_out, checkout)
     for line in writing.left_out:
         print(f"left out {line}", file=sys.stderr, flush=True)
     return checkout, writing

@@ -6,13 +6,13 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from fork import branch
+from fork.checkout import branch
+from fork.checkout.git import Checkout
 from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.pipeline import Fork, refuse_unbuildable
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.places import REQUIREMENTS, root
 from fork.series import Series
 

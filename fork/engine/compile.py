@@ -38,7 +38,7 @@ ARM: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers.
 

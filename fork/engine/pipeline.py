@@ -223,7 +223,18 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     sources = compiled(state)
     named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
     fragments = frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors)
-    job = Job(fork.base, sources, generated, headers, work, toolkit, fork.sanitize, _probe(fork.base), named, fragments)
+    job = Job(
+        base=fork.base,
+        sources=sources,
+        generated=generated,
+        headers=headers,
+        work=work,
+        toolkit=toolkit,
+        sanitize=fork.sanitize,
+        probe=_probe(fork.base),
+        named=named,
+        fragments=fragments,
+    )
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)

@@ -9,7 +9,7 @@ from fork.series import Series
 from fork.tests import softclip
 from fork.tests.helpers import write
 from fork.tests.tiny import NATIVE, UPSTREAM, stack
-from fork.verify import map, soundness
+from fork.verify import operator_map, soundness
 
 
 def faults(root: Path) -> str:
@@ -112,9 +112,9 @@ def test_lines_taken_from_upstream(tmp_path: Path) -> None:
 
 def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
     series = Series.load(softclip.stack(tmp_path))
-    lines = list(map.report(series, series.find()))
+    lines = list(operator_map.report(series, series.find()))
     assert lines[0].startswith("the map of softclip in explicit")
-    marks = {entry.row.row: entry.mark for entry in map.entries(series, series.find(), "softclip")}
+    marks = {entry.row.row: entry.mark for entry in operator_map.entries(series, series.find(), "softclip")}
     assert [row for row, mark in marks.items() if mark == "has"] == [
         "the schema",
         "the checks",
@@ -133,9 +133,11 @@ def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
     series = Series.load(softclip.stack(tmp_path))
     native = tmp_path / softclip.NATIVE
     native.write_text("- func: softclip(Tensor self) -> Tensor\n")
-    assert {entry.row.of for entry in map.entries(series, series.find(), "softclip")} == {"every"}
+    assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == {"every"}
     native.write_text(
         "- func: softclip(Tensor self) -> (Tensor low, Tensor high)\n  dispatch:\n    CPU: softclip\n"
         "- func: _softclip_backward(Tensor grad) -> Tensor\n"
     )
-    assert {entry.row.of for entry in map.entries(series, series.find(), "softclip")} == set(map.KINDS)
+    assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == set(
+        operator_map.KINDS
+    )

@@ -262,7 +262,12 @@ def test_an_older_file_in_place_of_a_newer_one(tmp_path: Path) -> None:
     """What was compiled of the newer one is forgotten; Ninja would keep it."""
     source, log = tmp_path / "a.cpp", tmp_path / "work/.ninja_log"
     job = Job(
-        bases.installed(), {"aten/a.cpp": source}, tmp_path / "generated", tmp_path / "headers", tmp_path / "work", None
+        base=bases.installed(),
+        sources={"aten/a.cpp": source},
+        generated=tmp_path / "generated",
+        headers=tmp_path / "headers",
+        work=tmp_path / "work",
+        toolkit=None,
     )
 
     def kept(text: str, age: float) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import CaptureFixture, MonkeyPatch, fixture
 
+from fork.checkout.git import Checkout
 from fork.cli import main
-from fork.git import Checkout
 from fork.tests.helpers import QUIET_GIT, committed, git
 from fork.tests.tiny import UPSTREAM, stack
 from fork.verify.lint import concerns, needed, touched

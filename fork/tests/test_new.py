@@ -18,7 +18,7 @@ from fork.engine.pipeline import Fork, build, environment
 from fork.new import places, schema
 from fork.series import NATIVE_FUNCTIONS, Series
 from fork.tests.helpers import git, write
-from fork.verify import map, soundness
+from fork.verify import operator_map, soundness
 from fork.weave import weave_all
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
@@ -125,7 +125,7 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
         series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))
         (commit,) = series.commits
         (name,) = series.operators(commit)
-        assert [entry.row.row for entry in map.entries(series, commit, name) if entry.mark == "lacks"] == []
+        assert [entry.row.row for entry in operator_map.entries(series, commit, name) if entry.mark == "lacks"] == []
         for path, file in series.state(commit).items():
             if Path(path).name in texts:
                 texts[Path(path).name] += file.read_text()

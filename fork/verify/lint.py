@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fork import process
+from fork.checkout.git import Checkout
 from fork.engine import toolchain
 from fork.engine.digest import digest
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.lock import alone
 
 if sys.version_info >= (3, 11):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
+from fork.checkout.message import PART
 from fork.engine.base import Base
-from fork.message import PART
 from fork.series import Series
 from fork.weave import pieces, weave_state
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fork.checkout.git import Checkout
+from fork.checkout.message import Message
 from fork.errors import ForkError
-from fork.git import Checkout
-from fork.message import Message
 
 # Where a branch can have begun, besides the release tags.
 TRUNKS = ("main", "master", "nightly", "viable/strict", "release/*", "orig/release/*")

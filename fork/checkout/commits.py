@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fork.checkout.git import Checkout
+from fork.checkout.message import messages
 from fork.errors import ForkError
-from fork.git import Checkout
-from fork.message import messages
 from fork.series import Commit, Series
 from fork.weave import refuse, weave_state
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import yaml
 
-from fork.branch import Pull, Start, State, pull_requests
+from fork.checkout.branch import Pull, Start, State, pull_requests
+from fork.checkout.git import Checkout
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.git import Checkout
 from fork.series import NATIVE_FUNCTIONS, Anchor
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
