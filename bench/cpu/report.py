@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from bench.counts import FILE as COUNTS
+from bench.counts import table as counts
 from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case
 from bench.cpu.record import FOLDER, SLOWER, Record, Result
 from bench.cpu.routes import KINDS
@@ -170,6 +172,7 @@ def values() -> dict[str, str]:
         "memory": memory(records),
         "huge-pages": pages(pairs),
         "charts": charts_of(records),
+        "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
     }
 
 
