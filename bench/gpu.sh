@@ -1,39 +1,57 @@
 #!/usr/bin/env bash
-# bench/gpu.sh builds the fork with its CUDA kernels on a machine with a GPU, tests and measures it, and writes a report.
+# bench/gpu.sh [build|check|sanitize|suites|bench] builds, tests or measures the CUDA kernels on a machine with a GPU.
 #
-# PYTHON is the interpreter whose torch is the base (python3), and OUT is the folder of the report (build/gpu). Nothing
-# is downloaded. The script ends within nine minutes: it stops a step that would take longer, and the report says so.
+# Each step ends within nine minutes and prints its summary last. Without a step, all run in nine minutes together, and
+# the summary says what was left out for time. PYTHON is the interpreter whose torch is the base (python3), and OUT is
+# the folder of the logs and the report (build/gpu). Nothing is downloaded.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-command -v nvidia-smi >/dev/null || { echo "gpu.sh: this machine has no NVIDIA GPU: nvidia-smi was not found" >&2; exit 1; }
+steps=(build check bench sanitize suites)
+refuse() { echo "gpu.sh: $*" >&2; exit 1; }
+(($# <= 1)) || refuse "give one step of: ${steps[*]}"
+(($# == 0)) || [[ " ${steps[*]} " == *" $1 "* ]] || refuse "there is no step $1: give one of ${steps[*]}, or none for all"
+
+# The tests take at most 10 GiB, and the largest sizes of the benchmark 12.
+command -v nvidia-smi >/dev/null || refuse "this machine has no NVIDIA GPU: nvidia-smi was not found"
+gpu=$(nvidia-smi --query-gpu=name,compute_cap,memory.total,memory.used,utilization.gpu --format=csv,noheader,nounits 2>&1 | head -1)
+IFS=, read -r name capability total used busy <<<"$gpu"
+[[ $capability =~ ^\ *[0-9]+\.[0-9]+$ ]] || refuse "no NVIDIA GPU answers: nvidia-smi says \"${gpu:-nothing}\""
+capability=${capability// /}
+((${capability%.*} >= 8)) || refuse "the $name has compute capability $capability, and the kernels need 8.0 or later"
+((total - used >= 16000)) || refuse "the $name has $((total - used)) MiB of free memory, and 16000 are needed: end what uses it"
+((busy < 50)) || refuse "the $name is busy ($((busy)) % of the last second): wait until nothing else uses it"
+
 python=${PYTHON:-python3}
 out=${OUT:-build/gpu}
-report=$out/report.txt
 end=$((SECONDS + 530))
-failed=0
 mkdir -p "$out"
+report=$out/report-${1:-all}.txt
 : >"$report"
+results=()
 
 say() { echo "$@" | tee -a "$report"; }
 
-# step NAME SECONDS COMMAND... runs a command; the report gets its result and the end of its output
-step() {
-  local name=$1 limit=$2 left=$((end - SECONDS)) begin=$SECONDS status=0
-  shift 2
-  if ((left < limit)); then limit=$((left > 1 ? left : 1)); fi
-  timeout -k 5 "$limit" "$@" >"$out/$name.log" 2>&1 || status=$?
-  say "== $name: $( ((status == 0)) && echo passed || { ((status == 124)) && echo "stopped after $limit s" || echo "FAILED ($status)"; }), $((SECONDS - begin)) s"
-  tail -n "${lines:-40}" "$out/$name.log" >>"$report"
-  ((status == 0)) || failed=1
+# run NAME COMMAND... runs a command in the time that is left, which must be more than a few seconds
+run() {
+  local name=$1 left=$((end - SECONDS)) begin=$SECONDS status=0 verdict
+  shift
+  ((left >= 20)) || { results+=("$name: left out for time"); return 1; }
+  timeout -k 5 "$left" "$@" >"$out/$name.log" 2>&1 || status=$?
+  case $status in
+    0) verdict=passed ;;
+    124) verdict="left out for time after $left s" ;;
+    *) verdict="FAILED ($status)" ;;
+  esac
+  tail -n 60 "$out/$name.log" | tee -a "$report"
+  results+=("$name: $verdict, $((SECONDS - begin)) s, log $out/$name.log")
   return $status
 }
 
 forked() { "$python" -m fork run --cuda on -- "$@"; }
 export -f forked
-export python PYTHONUNBUFFERED=1
+export python out PYTHONUNBUFFERED=1
 # Compiling the kernels only for this device makes the build several times faster.
-TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1)}
-export TORCH_CUDA_ARCH_LIST
+export TORCH_CUDA_ARCH_LIST=${TORCH_CUDA_ARCH_LIST:-$capability}
 
 # PyTorch's test base class imports expecttest, but these suites use nothing of it: an empty module replaces it.
 if ! "$python" -c 'import expecttest' 2>/dev/null; then
@@ -43,26 +61,35 @@ if ! "$python" -c 'import expecttest' 2>/dev/null; then
   export PYTHONPATH=$modules${PYTHONPATH:+:$PYTHONPATH}
 fi
 
-say "attn on CUDA, $(date -u +%FT%TZ), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
-say "$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>&1 | head -1)"
-say "$("$python" -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)' 2>&1 | tail -1)"
+build() { run build bash -c 'forked true'; }
+check() { run check bash -c 'forked python -m pytest -q -rf --tb=short bench/gpu'; }
+bench() { run bench bash -c 'forked python -m bench.gpu --out "$out/results"'; }
 
-if lines=20 step build 240 bash -c 'forked true'; then
-  lines=120 step check 150 bash -c 'forked python -m pytest -q -rf --tb=short bench/gpu'
-  lines=120 step bench 130 bash -c 'forked python -m bench.gpu'
-  # Without the caching allocator, memcheck knows where each tensor ends.
+# Without the caching allocator, memcheck knows where each tensor ends. racecheck takes half as many sizes. initcheck
+# also has to watch PyTorch's kernels, which write what ours read, so only findings in our kernels count.
+sanitize() {
   export PYTORCH_NO_CUDA_MEMORY_CACHING=1
-  for tool in memcheck racecheck; do
-    step "$tool" 45 bash -c "forked compute-sanitizer --tool $tool --kernel-regex kns=attn_fused --error-exitcode 9 \
-      python -m bench.gpu.sanitize"
-  done
-  # initcheck also has to watch PyTorch's kernels, which write what ours read. Only findings in our kernels count.
-  step initcheck 60 bash -c "forked compute-sanitizer --tool initcheck --print-limit 10000 python -m bench.gpu.sanitize &&
-    ! grep -q attn_fused '$out/initcheck.log'"
+  local common="--kernel-regex kns=attn_fused --error-exitcode 9"
+  run memcheck bash -c "forked compute-sanitizer --tool memcheck $common python -m bench.gpu.sanitize"
+  run racecheck bash -c "forked compute-sanitizer --tool racecheck $common python -m bench.gpu.sanitize --half"
+  run initcheck bash -c 'forked compute-sanitizer --tool initcheck --print-limit 10000 python -m bench.gpu.sanitize &&
+    ! grep -q attn_fused "$out/initcheck.log"'
   unset PYTORCH_NO_CUDA_MEMORY_CACHING
-  lines=25 step suites 200 bash -c 'forked python -m pytest -q -n 8 test/test_ops.py -k "attn and cuda"'
+}
+
+# One test takes longer than a third of all: it runs beside the others. More processes than two only compete.
+suites() { run suites bash -c 'forked python -m pytest -q -n 2 test/test_ops.py -k "attn and cuda"'; }
+
+say "attn on CUDA, $(date -u +%FT%TZ), commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $gpu"
+say "$("$python" -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)' 2>&1 | tail -1)"
+if (($#)); then
+  "$1"
+elif build; then
+  for step in "${steps[@]:1}"; do "$step"; done
+else
+  results+=("check, bench, sanitize and suites: left out, because there is no build")
 fi
 
-say "== total $((SECONDS)) s, $( ((failed == 0)) && echo "everything passed" || echo "NOT everything passed")"
-echo "report: $report"
-exit $failed
+say "== summary, $SECONDS s"
+say "$(printf '%s\n' "${results[@]}")"
+! printf '%s\n' "${results[@]}" | grep -q 'FAILED\|left out'

@@ -1,5 +1,5 @@
 // Runs CUDA kernels on the CPU, one block at a time: every thread is a fibre,
-// and what a warp or a block does together (barriers, shuffles, ldmatrix, mma)
+// and what a warp or a block does together (barriers, ldmatrix, mma)
 // waits for its threads and follows the PTX manual's layouts.
 //
 // It is strict where a GPU is silent: shared memory begins as NaN and ends at a
@@ -279,14 +279,6 @@ inline Index block_index() {
   return Block::current->block_index;
 }
 
-template <typename To, typename From>
-To bits(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
-
 } // namespace emulator
 
 #define threadIdx (emulator::thread_index())
@@ -317,35 +309,10 @@ ATTN_DEVICE void block_barrier() {
   Block::current->barrier();
 }
 
-ATTN_DEVICE float quad_broadcast(float value, int source) {
-  struct {
-    float value;
-    int source;
-    float result;
-  } mine{value, source, 0};
-  Block::current->together("shfl", mine, [](auto& all) {
-    for (int lane = 0; lane < 32; ++lane) {
-      all[lane]->result = all[lane / 4 * 4 + all[lane]->source]->value;
-    }
-  });
-  return mine.result;
-}
-
 using SharedAddress = uintptr_t;
 
 ATTN_DEVICE SharedAddress shared_address(const void* pointer) {
   return reinterpret_cast<SharedAddress>(pointer);
-}
-
-// A number or an array of them.
-template <typename T>
-void load_shared(T& x, SharedAddress from) {
-  if (from % sizeof(T)) {
-    emulator::fail("a load from shared memory is not aligned");
-  }
-  const void* pointer = reinterpret_cast<const void*>(from);
-  Block::current->check_landed(pointer);
-  std::memcpy(&x, pointer, sizeof(T));
 }
 
 struct MatrixLoad {
@@ -396,29 +363,6 @@ ATTN_DEVICE void load_matrices_transposed(
   load_matrices_of<true>(words, reinterpret_cast<const void*>(row));
 }
 
-// The operands of one warp's product of a (16 x depth) and b (depth x 8); the
-// hardware does not say in which order it sums, so the sum is made in float64
-// and rounded once.
-template <typename T, int kDepth>
-struct Product {
-  double a[16][kDepth];
-  double b[kDepth][8];
-
-  template <typename Lanes>
-  void add_to(Lanes& all) const {
-    for (int lane = 0; lane < 32; ++lane) {
-      for (int i = 0; i < 4; ++i) {
-        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-        double sum = all[lane]->c[i];
-        for (int d = 0; d < kDepth; ++d) {
-          sum += a[row][d] * b[d][column];
-        }
-        all[lane]->c[i] = static_cast<T>(sum);
-      }
-    }
-  }
-};
-
 struct WordProduct {
   float* c;
   const uint32_t* a;
@@ -431,86 +375,36 @@ double half_of(uint32_t word, int index) {
       T(static_cast<uint16_t>(word >> (16 * index)), T::from_bits()));
 }
 
-// mma.m16n8k16
+// mma.m16n8k16; the hardware does not say in which order it sums, so the sum is
+// made in float64 and rounded once.
 template <typename T>
 void mma(T, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   WordProduct mine{c, a, {b0, b1}};
   Block::current->together("mma.m16n8k16", mine, [](auto& all) {
-    Product<float, 16> product;
+    double a[16][16], b[16][8];
     for (int lane = 0; lane < 32; ++lane) {
       const int group = lane / 4, member = lane % 4;
       for (int i = 0; i < 8; ++i) {
         const int row = i % 4 < 2 ? group : group + 8;
         const int depth = 2 * member + i % 2 + (i < 4 ? 0 : 8);
-        product.a[row][depth] = half_of<T>(all[lane]->a[i / 2], i % 2);
+        a[row][depth] = half_of<T>(all[lane]->a[i / 2], i % 2);
       }
       for (int i = 0; i < 4; ++i) {
         const int depth = 2 * member + i % 2 + (i < 2 ? 0 : 8);
-        product.b[depth][group] = half_of<T>(all[lane]->b[i / 2], i % 2);
+        b[depth][group] = half_of<T>(all[lane]->b[i / 2], i % 2);
       }
     }
-    product.add_to(all);
-  });
-}
-
-// mma.m16n8k8 .tf32
-ATTN_DEVICE void mma(
-    float,
-    float (&c)[4],
-    const uint32_t (&a)[4],
-    uint32_t b0,
-    uint32_t b1) {
-  WordProduct mine{c, a, {b0, b1}};
-  Block::current->together("mma.m16n8k8", mine, [](auto& all) {
-    const auto value = [](uint32_t word) {
-      if (word & 0x1fff) {
-        emulator::fail("an operand of a TF32 product was not rounded");
-      }
-      return double(emulator::bits<float>(word));
-    };
-    Product<float, 8> product;
     for (int lane = 0; lane < 32; ++lane) {
-      const int group = lane / 4, member = lane % 4;
       for (int i = 0; i < 4; ++i) {
-        const int row = i == 0 || i == 2 ? group : group + 8;
-        product.a[row][member + (i < 2 ? 0 : 4)] = value(all[lane]->a[i]);
+        const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+        double sum = all[lane]->c[i];
+        for (int d = 0; d < 16; ++d) {
+          sum += a[row][d] * b[d][column];
+        }
+        all[lane]->c[i] = static_cast<float>(sum);
       }
-      product.b[member][group] = value(all[lane]->b[0]);
-      product.b[member + 4][group] = value(all[lane]->b[1]);
     }
-    product.add_to(all);
   });
-}
-
-// mma.m16n8k4 .f64
-ATTN_DEVICE void mma(double (&c)[4], double a0, double a1, double b) {
-  struct {
-    double* c;
-    double a[2];
-    double b;
-  } mine{c, {a0, a1}, b};
-  Block::current->together("mma.m16n8k4", mine, [](auto& all) {
-    Product<double, 4> product;
-    for (int lane = 0; lane < 32; ++lane) {
-      const int group = lane / 4, member = lane % 4;
-      product.a[group][member] = all[lane]->a[0];
-      product.a[group + 8][member] = all[lane]->a[1];
-      product.b[member][group] = all[lane]->b;
-    }
-    product.add_to(all);
-  });
-}
-
-ATTN_DEVICE uint32_t float_bits(float x) {
-  return emulator::bits<uint32_t>(x);
-}
-
-// Round half away from zero to 10 bits of fraction.
-ATTN_DEVICE uint32_t to_tf32(uint32_t word) {
-  if ((word & 0x7f800000) == 0x7f800000) {
-    return word & 0x007fffff ? 0x7fffe000 : word;
-  }
-  return (word + 0x1000) & ~0x1fffu;
 }
 
 template <typename T>

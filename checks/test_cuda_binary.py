@@ -3,7 +3,6 @@ register, uses the instructions that it was written for, and the operator is reg
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from checks.cuda_code import cuobjdump, functions, inspected
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.engine.pipeline import Fork, build
@@ -22,36 +22,15 @@ from fork.series import Series
 
 ROOT = Path(__file__).resolve().parents[1]
 
-ARITHMETICS = ["HalfCores<c10::Half>", "HalfCores<c10::BFloat16>", "TF32Cores", "FloatLanes", "DoubleCores"]
-# kWidestWhole, where it is not 0
-WIDEST_WHOLE = {"HalfCores<c10::Half>": 128, "HalfCores<c10::BFloat16>": 128, "FloatLanes": 64}
+# The dtypes, and the instruction that multiplies in their machine code.
+PRODUCT = {"c10::Half": r"HMMA\.16816\.F32\s", "c10::BFloat16": r"HMMA\.16816\.F32\.BF16"}
 
 
 def kernels() -> set[str]:
     """The fused kernels by name, as cuobjdump and c++filt spell them without their namespaces and arguments."""
-    names = set()
-    for a in ARITHMETICS:
-        names.add(f"sum_parts<{a}>")
-        rows = 1 if a == "DoubleCores" else 2
-        for whole, width in itertools.product(("false", "true"), (64, 128)):
-            if whole == "true" and width > WIDEST_WHOLE.get(a, 0):
-                continue
-            names |= {f"{kernel}<{a}, {width}, {rows}, {whole}>" for kernel in ("forward", "backward_rows")}
-            if width == 64:
-                names.add(f"backward_cols<{a}, 64, {rows}, {whole}>")
-            elif a != "DoubleCores":
-                names.add(f"backward_cols<{a}, 128, 1, {whole}>")
-    return names
-
-
-# The instruction that multiplies, in the machine code of each arithmetic.
-PRODUCT = {
-    "HalfCores<c10::Half>": r"HMMA\.16816\.F32",
-    "HalfCores<c10::BFloat16>": r"HMMA\.16816\.F32\.BF16",
-    "TF32Cores": r"HMMA\.1688\.F32\.TF32",
-    "FloatLanes": r"FFMA",
-    "DoubleCores": r"DMMA",
-}
+    tiles = ("forward", "backward_rows", "backward_cols")
+    names = {f"{kernel}<{t}, {width}>" for kernel in tiles for t in PRODUCT for width in (64, 128)}
+    return names | {f"sum_parts<{t}>" for t in PRODUCT}
 
 
 @dataclass(frozen=True)
@@ -61,12 +40,7 @@ class Binary:
     architectures: tuple[int, ...]
 
     def inspect(self, *options: str) -> str:
-        """cuobjdump's output with readable names."""
-        tool = cuobjdump()
-        assert tool is not None
-        said = subprocess.run([tool, *options, self.library], capture_output=True, text=True, check=True).stdout
-        names = subprocess.run(["c++filt"], input=said, capture_output=True, text=True, check=True).stdout
-        return names.replace("at::native::attn_fused::", "").replace("> >", ">>")
+        return inspected(self.library, *options)
 
     def run(self, code: str) -> str:
         """What Python prints with this fork as its torch."""
@@ -75,12 +49,6 @@ class Binary:
         result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/")
         assert result.returncode == 0, result.stderr
         return result.stdout
-
-
-def cuobjdump() -> str | None:
-    """The toolkit's, or the one that Triton brings with a CUDA build of torch."""
-    beside = bases.installed().site / "triton/backends/nvidia/bin/cuobjdump"
-    return shutil.which("cuobjdump") or (str(beside) if beside.is_file() else None)
 
 
 def built() -> Binary | str:
@@ -135,12 +103,6 @@ def test_newer_devices_find_ptx(binary: Binary) -> None:
     assert f"sm_{max(binary.architectures)}.ptx" in binary.inspect("--list-ptx")
 
 
-def functions(binary: Binary, architecture: int) -> dict[str, str]:
-    """Machine code by kernel."""
-    said = binary.inspect("-sass", "-arch", f"sm_{architecture}")
-    return dict(re.findall(r"Function : (?:void )?([^\n(]*)[^\n]*\n(.*?)(?=\n\s*Function :|\Z)", said, re.S))
-
-
 @dataclass(frozen=True)
 class Step:
     """What a warp of a half-precision kernel issues for one step of the walk away from edges."""
@@ -185,25 +147,23 @@ class Step:
         }
 
 
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_kernels_use_their_instructions(binary: Binary, arithmetic: str) -> None:
-    """Products on the units they were written for, copies in the background, whole chunks, no local memory."""
-    of_this = {name: code for name, code in functions(binary, 90).items() if f"<{arithmetic}," in name}
-    assert len(of_this) == sum(f"<{arithmetic}," in name for name in kernels())
+@pytest.mark.parametrize("dtype", PRODUCT)
+def test_kernels_use_their_instructions(binary: Binary, dtype: str) -> None:
+    """Products on tensor cores, copies in the background, whole chunks, no local memory."""
+    of_this = {n: code for n, code in functions(binary.library, "-arch", "sm_90").items() if f"<{dtype}," in n}
+    assert len(of_this) == 6
     for name, code in of_this.items():
-        assert re.search(PRODUCT[arithmetic], code), name
-        assert re.search(r"LDGSTS\.E\.\S*128", code), name
+        assert re.search(PRODUCT[dtype], code), name
+        assert re.search(r"LDGSTS\.E\.\S*128", code) and "LDSM" in code, name
         assert not re.search(r"\b(LDL|STL)\b", code), name
-        if "Cores<" in arithmetic or arithmetic == "TF32Cores":
-            assert "LDSM" in code, name
         if name.startswith("forward"):
             assert re.search(r"STG\.E\.\S*128", code), name
 
 
 def test_half_precision_is_not_bound_by_what_stands_around_products(binary: Binary) -> None:
-    code = functions(binary, 90)
+    code = functions(binary.library, "-arch", "sm_90")
     for name in sorted(kernels()):
-        if "HalfCores" in name and "true>" in name:
+        if "sum_parts" not in name:
             cycles = Step.of(code[name]).cycles()
             assert cycles["issue"] < 0.9 * cycles["mma"], f"{name} {cycles}"
 
@@ -268,9 +228,9 @@ def main() -> None:
     print(f"\nBytes of stack and local memory in all kernels together: {spills}\n")
     print("| cycles of a step on sm_90 | issue | mma | shared memory | tanh | instructions per mma |")
     print("| --- | --- | --- | --- | --- | --- |")
-    code = functions(found, 90)
+    code = functions(found.library, "-arch", "sm_90")
     for name in sorted(kernels()):
-        if "BFloat16" in name and "true>" in name:
+        if "BFloat16" in name and "sum_parts" not in name:
             step = Step.of(code[name])
             cycles = " | ".join(f"{c:.0f}" for c in step.cycles().values())
             print(f"| {name} | {cycles} | {step.instructions / step.products:.1f} |")

@@ -165,7 +165,10 @@ def values() -> dict[str, str]:
         for record, present in every
         if (folder := FOLDER / record.folder_name / WITHOUT_PAGES).is_dir()
     ]
+    from bench.gpu import report as gpus
+
     return {
+        "gpu": gpus.short(gpus.records()[0][1]),
         "headline": headline(records),
         "speed": side_by_side(records) if records else UNMEASURED,
         "slower": slower(records),
@@ -255,7 +258,12 @@ def write(record: Record, folder: Path) -> None:
 
 def everywhere() -> list[Record]:
     """The records that the repository keeps, by the names of their folders."""
-    return [Record.read(path.parent) for path in sorted(FOLDER.glob("*/results.json"))]
+    return [Record.read(folder) for folder in folders()]
+
+
+def folders() -> list[Path]:
+    """Where results of processors lie; those of GPUs are bench.gpu's."""
+    return [path.parent for path in sorted(FOLDER.glob("*/results.json")) if '"threads"' in path.read_text()]
 
 
 def filled(document: Path, figures: Mapping[str, str]) -> str:
@@ -267,10 +275,10 @@ def main() -> None:
     Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
     from bench.cpu import charts
 
-    for path in sorted(FOLDER.glob("*/results.json")):
-        record = Record.read(path.parent)
-        write(record, path.parent)
-        charts.draw(record, path.parent)
+    for folder in folders():
+        record = Record.read(folder)
+        write(record, folder)
+        charts.draw(record, folder)
         print(f"{record.processor}: {verdict(record.results)}")
     figures = values()
     # All of them are made before one is written.

@@ -1,228 +1,175 @@
-"""Times attn on a GPU against composition, torch.compile of it and cuBLAS by chunks of rows; memory and roofline.
+"""Times attn on a GPU against composition, torch.compile of it, and any other function that `--also` names.
 
-FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). Each time is the median of events around single calls, in turns,
-after warm-up. The roofline is the larger of two times: the FLOP at the dtype's rate, and one pass over attn at the
-memory's rate. Both rates are from the data sheet of the device. A device that is not in the table gets only times.
+Of each case it prints two times, medians over rounds in turns: on the device, by replays of a CUDA graph, and of calls
+in a row from Python, where launches count too. FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). The roofline is the
+larger of the FLOP at the dtype's rate and one pass over attn at the memory's rate, both from the device's data sheet.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
+import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from bench.cpu.record import commit
 from bench.gpu import peak_memory
+from bench.gpu.report import document
 from bench.reference import Attn, composition, flop, require_attn
 from fork.arguments import Parser, duration, status
 
-# Dense TFLOP/s and TB/s of NVIDIA's data sheets; float64 on tensor cores, float32 without TF32.
-RATES = {
-    "H200": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 4.8),
-    "H100": ({"bfloat16": 989.0, "float16": 989.0, "tf32": 494.0, "float32": 67.0, "float64": 67.0}, 3.35),
-    "A100": ({"bfloat16": 312.0, "float16": 312.0, "tf32": 156.0, "float32": 19.5, "float64": 19.5}, 2.0),
-}
-# The smallest speed-ups over composition and shares of the roofline (forward, backward), and from which N they hold.
-MARKS = {
-    "bfloat16": (2.5, 2.5, 0.55, 0.45, 4096),
-    "float16": (2.5, 2.5, 0.55, 0.45, 4096),
-    "float32": (1.3, 1.3, 0.0, 0.0, 4096),
-    "float64": (1.1, 1.1, 0.0, 0.0, 4096),
-}
+# Dense TFLOP/s in 16 bits and TB/s of NVIDIA's data sheets.
+RATES = {"H200": (989.0, 4.8), "H100": (989.0, 3.35), "A100": (312.0, 2.0)}
+KINDS = ("forward", "backward", "both")
+Call = Callable[[], object]
 
 
-class Chunked(torch.autograd.Function):
-    """attn by products of as many rows at a time as have 16 MiB of scores, which fit in the second-level cache."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        attn, output = q.new_empty(len(q), len(q)), torch.empty_like(v)
-        for rows in Chunked.rows(attn):
-            torch.tanh(q[rows] @ k.t(), out=attn[rows])
-            torch.mm(attn[rows], v, out=output[rows])
-        ctx.set_materialize_grads(False)  # attn's would be N x N zeros
-        ctx.save_for_backward(q, k, v, attn)
-        return output, attn
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v, attn = ctx.saved_tensors
-        grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        for rows in Chunked.rows(attn):
-            x = torch.ops.aten.tanh_backward(grad_output[rows] @ v.t(), attn[rows])
-            torch.mm(x, k, out=grad_q[rows])
-            grad_k.addmm_(x.t(), q[rows])
-            grad_v.addmm_(attn[rows].t(), grad_output[rows])
-        return grad_q, grad_k, grad_v
-
-    @staticmethod
-    def rows(attn: Tensor) -> list[slice]:
-        count = max(128, 2**24 // (len(attn) * attn.itemsize))
-        return [slice(begin, begin + count) for begin in range(0, len(attn), count)]
-
-
-@dataclass(frozen=True)
-class Size:
-    name: str  # of the arithmetic
-    n: int
-    d: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return torch.float32 if self.name == "tf32" else getattr(torch, self.name)
-
-    def floor(self, backward: bool) -> float | None:
-        """A lower bound in seconds, if the device is in the table."""
-        for device, (rates, memory) in RATES.items():
-            if device in torch.cuda.get_device_name():
-                operations = flop("backward" if backward else "forward", self.n, self.d, self.d)
-                return max(operations / rates[self.name] / 1e12, self.n**2 * self.dtype.itemsize / memory / 1e12)
-        return None
-
-
-def medians(functions: dict[str, Callable[[], object]], budget: float) -> dict[str, float]:
-    """Median seconds of one call of each on the device, in turns, in about this many seconds each."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    longest = 0.0
-    for function in functions.values():
-        for _ in range(3):
-            function()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        function()
-        torch.cuda.synchronize()
-        longest = max(longest, time.perf_counter() - begin)
-    for _ in range(max(7, min(200, int(budget / longest)))):
-        events = {}
-        for name, function in functions.items():
-            events[name] = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            events[name][0].record()
-            function()
-            events[name][1].record()
-        torch.cuda.synchronize()
-        for name, (start, stop) in events.items():
-            times[name].append(start.elapsed_time(stop) / 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
-@dataclass(frozen=True)
-class Result:
-    """Seconds of a call, and its peak memory in N^2 elements."""
-
-    seconds: float
-    memory: float
-
-
-def calls(size: Size, function: Attn) -> list[Callable[[], object]]:
-    """Forward, and backward from output's gradient; both have run once."""
+def calls(function: Attn, dtype: torch.dtype, n: int, d: int) -> dict[str, Call]:
+    """Forward, backward from output's gradient, and both as a training step; each has run once."""
     torch.manual_seed(0)
-    shape = (size.n, size.d)
-    scale = size.d**-0.25
-    q, k, v = ((torch.randn(shape, device="cuda") * s).to(size.dtype) for s in (scale, scale, 1.0))
-    leaves = [t.requires_grad_() for t in (q, k, v)]
-    grad = torch.randn(shape, device="cuda").to(size.dtype)
+    scale = d**-0.25
+    leaves = [(torch.randn(n, d, device="cuda") * s).to(dtype).requires_grad_() for s in (scale, scale, 1.0)]
+    grad = torch.randn(n, d, device="cuda").to(dtype)
+    output = function(*leaves)[0]
 
     def forward() -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             return function(*leaves)
 
-    output = function(*leaves)[0]
-
     def backward() -> tuple[Tensor, ...]:
         return torch.autograd.grad(output, leaves, grad, retain_graph=True)
 
-    forward(), backward()
-    return [forward, backward]
+    def both() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(function(*leaves)[0], leaves, grad)
+
+    found: dict[str, Call] = dict(zip(KINDS, (forward, backward, both), strict=True))
+    for call in found.values():
+        call()
+    return found
 
 
-def measure(size: Size, contenders: dict[str, Attn], budget: float) -> list[dict[str, Result]]:
-    """The results of forward and of backward, without contenders that raise."""
-    able = {}
-    for name, function in contenders.items():
-        try:
-            able[name] = calls(size, function)
-        except Exception as error:
-            if name in ("attn", "composition"):
-                raise
-            print(f"{size}: {name} left out: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    results = []
-    for phase in range(2):
-        functions = {name: pair[phase] for name, pair in able.items()}
-        seconds = medians(functions, budget)
-        results.append(
-            {
-                name: Result(seconds[name], peak_memory(f) / (size.n**2 * size.dtype.itemsize))
-                for name, f in functions.items()
-            }
-        )
+def on_device(call: Call, stream: torch.cuda.Stream) -> Call:
+    """A replay of the call's kernels."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph.replay
+
+
+def medians(functions: dict[str, Call], budget: float) -> dict[str, float]:
+    """Median microseconds of one of many calls in a row, for about this many seconds each."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    counts = {}
+    for name, function in functions.items():
+        function()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        function()
+        torch.cuda.synchronize()
+        counts[name] = max(1, min(50, int(budget / 7 / (time.perf_counter() - begin))))
+    for _ in range(7):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            for _ in range(counts[name]):
+                function()
+            torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def measure(contenders: dict[str, Attn], dtype: torch.dtype, n: int, d: int, budget: float) -> list[dict[str, Any]]:
+    """The results of one size, without contenders that raise."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        able: dict[str, dict[str, Call]] = {}
+        for name, function in contenders.items():
+            try:
+                able[name] = calls(function, dtype, n, d)
+            except Exception as error:
+                if name in ("torch.attn", "composition"):
+                    raise
+                print(f"{dtype} N={n} D={d}: {name} left out: {type(error).__name__}: {str(error).splitlines()[0]}")
+        results = []
+        for kind in KINDS:
+            mine = {name: found[kind] for name, found in able.items()}
+            result: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "kind": kind}
+            result["memory"] = {x: peak_memory(f) / (n * n * dtype.itemsize) for x, f in mine.items()}
+            torch.cuda.synchronize()
+            replays = {} if kind == "both" else {x: on_device(f, stream) for x, f in mine.items()}
+            result["device"] = medians(replays, budget) if replays else {}
+            result["calls"] = medians(mine, budget)
+            result["calls_speedup"] = round(result["calls"]["composition"] / result["calls"]["torch.attn"], 2)
+            results.append(result | {"commit": commit(), "torch": torch.__version__})
+            del replays
     return results
 
 
-def report(size: Size, budget: float, with_compile: bool) -> list[str]:
-    """Prints the lines of one size; returns the marks that it misses."""
-    contenders: dict[str, Attn] = {"attn": torch.attn, "composition": composition, "chunked": Chunked.apply}
-    if with_compile:
-        torch._dynamo.reset()  # After eight sizes it would run eagerly.
-        contenders["compiled"] = torch.compile(composition, dynamic=False, fullgraph=True)
-    torch.backends.cuda.matmul.allow_tf32 = size.name == "tf32"
-    missed = []
-    for phase, results in enumerate(measure(size, contenders, budget)):
-        direction = ("forward", "backward")[phase]
-        mine, plain = results["attn"], results["composition"]
-        operations = flop(direction, size.n, size.d, size.d)
-        floor = size.floor(bool(phase))
-        line = f"{size.name:8} {size.n:6} {size.d:4} {direction:8}"
-        line += f" {mine.seconds * 1e3:9.3f} ms {operations / mine.seconds / 1e12:7.1f} TFLOP/s"
-        line += f" {floor / mine.seconds:5.0%} of roofline" if floor else ""
-        for name, other in results.items():
-            line += f"  {other.seconds / mine.seconds:5.2f}x {name}" if other is not mine else ""
-        print(f"{line}  memory {mine.memory:.2f} (composition {plain.memory:.2f}) N^2", flush=True)
-        for miss in misses(size, phase, mine, plain):
-            # Printed at once, because a run may be stopped before its end.
-            missed.append(f"{size.name} {size.n} {size.d} {direction}: {miss}")
-            print(f"    missed: {miss}", flush=True)
-    gc.collect()
-    torch.cuda.empty_cache()
-    return missed
+def roofline(result: dict[str, Any]) -> float | None:
+    """The share of the device's bound that a time on the device reaches."""
+    rates = next((found for name, found in RATES.items() if name in torch.cuda.get_device_name()), None)
+    if rates is None or not result["device"]:
+        return None
+    n, d = result["n"], result["d"]
+    seconds = max(flop(result["kind"], n, d, d) / rates[0] / 1e12, n * n * 2 / rates[1] / 1e12)
+    return seconds * 1e6 / result["device"]["torch.attn"]
 
 
-def misses(size: Size, phase: int, mine: Result, plain: Result) -> Iterator[str]:
-    """The marks that a result misses. Below a mark's N, attn only has to be as fast as composition."""
-    if size.name not in MARKS:
-        return
-    mark, floor, speedup = MARKS[size.name], size.floor(bool(phase)), plain.seconds / mine.seconds
-    wanted = mark[phase] if size.n >= mark[4] else 1.0
-    if speedup < wanted:
-        yield f"{speedup:.2f}x composition, wanted {wanted}x"
-    if floor and size.n >= mark[4] and floor / mine.seconds < mark[2 + phase]:
-        yield f"{floor / mine.seconds:.0%} of the roofline, wanted {mark[2 + phase]:.0%}"
+def line(result: dict[str, Any]) -> str:
+    """One result: times, and speed-ups of torch.attn over the others."""
+    text = f"{result['dtype']:8} {result['n']:6} {result['d']:4} {result['kind']:8}"
+    for where in ("device", "calls"):
+        times = result[where]
+        if times:
+            text += f"  {where} {times['torch.attn']:9.1f} us"
+            text += "".join(f" {t / times['torch.attn']:5.2f}x {x}" for x, t in times.items() if x != "torch.attn")
+    share = roofline(result)
+    text += f"  {share:4.0%} of roofline" if share else ""
+    memory = result["memory"]
+    return f"{text}  memory {memory['torch.attn']:.2f} (composition {memory['composition']:.2f}) N^2"
 
 
-def main() -> int:
-    parser = Parser(prog="python -m bench.gpu", description=__doc__.splitlines()[0])
-    parser.add_argument("--budget", type=duration, default=0.15, help="seconds per measurement")
-    parser.add_argument("--names", nargs="+", default=["bfloat16", "float16", "float32", "float64", "tf32"])
+def main() -> None:
+    parser = Parser(prog="python -m bench.gpu", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--budget", type=duration, default=0.1, help="seconds per measurement")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float16"], choices=["bfloat16", "float16"])
+    parser.add_argument("--n", nargs="+", type=int, default=[256, 1024, 2048, 4096, 6144, 8192, 16384, 32768])
+    parser.add_argument("--d", nargs="+", type=int, default=[64, 128])
+    parser.add_argument("--also", metavar="MODULE:FUNCTION", help="a function of q, k, v to time, such as a prototype")
+    parser.add_argument("--no-compile", action="store_true", help="leaves torch.compile out, which takes longest")
+    parser.add_argument("--out", type=Path, default=Path("build/gpu/results"), help="folder of results.json, tables.md")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, CUDA {torch.version.cuda}")
-    large = {"bfloat16": (4096, 8192, 16384, 32768), "float16": (4096, 16384), "tf32": (4096, 16384)}
-    missed = []
-    for name in options.names:
-        for n in (2, 256, 1024, *large.get(name, (4096, 8192))):
-            for d in (64, 128) if n >= 4096 else (64,):
-                # Compiling takes longer than measuring.
-                with_compile = n == 4096 or (name == "bfloat16" and n == 16384)
-                missed += report(Size(name, n, d), options.budget, with_compile)
-    print("every mark is met" if not missed else "marks that are missed:\n  " + "\n  ".join(missed))
-    return 1 if missed else 0
+    record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "remark": "", "results": []}
+    print(f"{record['device']}, torch {torch.__version__}, CUDA {torch.version.cuda}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for dtype in options.dtype:
+        for d in options.d:
+            for n in options.n:
+                contenders: dict[str, Attn] = {"torch.attn": torch.attn, "composition": composition}
+                if options.also:
+                    module, _, name = options.also.partition(":")
+                    contenders[name] = getattr(importlib.import_module(module), name)
+                if not options.no_compile and n in (4096, 16384):
+                    torch._dynamo.reset()  # After eight sizes it would run eagerly.
+                    contenders["compiled"] = torch.compile(composition, dynamic=False, fullgraph=True)
+                for result in measure(contenders, getattr(torch, dtype), n, d, options.budget):
+                    print(line(result), flush=True)
+                    record["results"].append(result)
+                # Written after each size, because a run may be stopped before its end.
+                (options.out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
+                (options.out / "tables.md").write_text(document(record))
+                gc.collect()
+                torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

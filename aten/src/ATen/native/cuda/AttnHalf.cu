@@ -1,9 +1,8 @@
-// attn's fused kernels in float16 on tensor cores.
+// attn's fused kernels in float16.
 #define TORCH_ASSERT_NO_OPERATORS
 #if !defined(USE_ROCM)
 #include <ATen/native/cuda/AttnTiles.cuh>
 
-template const void* at::native::attn_fused::kernel_of<
-    at::native::attn_fused::HalfCores<c10::Half>>(Kernel, int, bool);
+template const void* at::native::attn_fused::kernel_of<c10::Half>(Kernel, int);
 
 #endif // !USE_ROCM

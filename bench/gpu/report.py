@@ -1,0 +1,97 @@
+"""Tables of the GPUs' results: `python -m bench.gpu.report` writes tables.md, `bench.cpu.report` the short table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from bench.documents import wrapped
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ROOT / "guide/bench"
+SHORT = (2048, 4096, 8192, 16384, 32768)
+HEADING = "bfloat16, speed-up"
+HOW = (
+    "`device` is the speed-up on the device, by replays of a CUDA graph, and `calls` that of calls in a row in Python: "
+    "forward, backward, and both as a training step. Times are medians in microseconds, on the device or, of both, of "
+    "calls. Where it says composed, the operator leaves this size to cuBLAS now, and the kernels had these figures."
+)
+
+Result = dict[str, Any]
+
+
+def records() -> list[tuple[Path, dict[str, Any]]]:
+    """The results of every GPU with their folders."""
+    found = [(path.parent, json.loads(path.read_text())) for path in sorted(FOLDERS.glob("*/results.json"))]
+    return [(folder, record) for folder, record in found if "device" in record]
+
+
+def speedup(result: Result, other: str = "torch.attn") -> float | None:
+    """Over composition, on the device."""
+    times = result["device"]
+    return times["composition"] / times[other] if other in times else None
+
+
+def row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |\n"
+
+
+def factor(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}x"
+
+
+def short(record: dict[str, Any]) -> str:
+    """Speed-ups in bfloat16 by N: on the device forward and backward, and of training steps in a row."""
+    text = row([HEADING, *(f"N = {n}" for n in SHORT)]) + row(["---"] * (len(SHORT) + 1))
+    found = {(r["d"], r["kind"], r["n"]): r for r in record["results"] if r["dtype"] == "bfloat16"}
+    for d in (64, 128):
+        for kind, name in (
+            ("forward", "forward, device"),
+            ("backward", "backward, device"),
+            ("both", "steps in a row"),
+        ):
+            cells = []
+            for n in SHORT:
+                result = found.get((d, kind, n))
+                value = result and (result["calls_speedup"] if kind == "both" else speedup(result))
+                cells.append("" if not result else factor(value) if result["kernels"] else "composed")
+            text += row([f"D = E = {d}, {name}", *cells])
+    return text
+
+
+def document(record: dict[str, Any]) -> str:
+    """tables.md of one GPU."""
+    states = sorted({f"torch {r['torch']}, commit {r['commit']}" for r in record["results"]})
+    origin = f"{'; '.join(states)}. {record['remark']}"
+    text = f"# {record['device']}\n\n{wrapped(origin)}\n{wrapped(HOW)}"
+    for dtype in sorted({r["dtype"] for r in record["results"]}):
+        text += f"\n## {dtype}\n\n"
+        names = ["N", "D = E", "kind", "by", "composition", "torch.attn", "device", "calls", "Triton prototype"]
+        text += row(names) + row(["---"] * len(names))
+        for r in record["results"]:
+            if r["dtype"] != dtype:
+                continue
+            times = r["device"] or r["calls"]
+            both = [f"{times[x]:g}" if x in times else "" for x in ("composition", "torch.attn")]
+            by = {True: "kernels", False: "composed", None: ""}[r.get("kernels")]
+            prototype = factor(speedup(r, "Triton prototype"))
+            ratios = [factor(speedup(r)), factor(r["calls_speedup"]), prototype]
+            text += row([str(r["n"]), str(r["d"]), r["kind"], by, *both, *ratios])
+    if record.get("composed"):
+        text += (
+            "\n## The backward composed in place\n\nOn the device, over composition, which takes two N x N tensors.\n\n"
+        )
+        text += row(["dtype", "N", "D = E", "composition, us", "speed-up"]) + row(["---"] * 5)
+        for r in record["composed"]:
+            text += row([r["dtype"], str(r["n"]), str(r["d"]), f"{r['composition']:g}", factor(r["speedup"])])
+    return text
+
+
+def main() -> None:
+    for folder, record in records():
+        (folder / "tables.md").write_text(document(record))
+
+
+if __name__ == "__main__":
+    main()

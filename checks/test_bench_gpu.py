@@ -1,0 +1,70 @@
+"""The benchmark of the GPU: tables show what the results hold, and gpu.sh refuses a machine that cannot serve."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench.gpu import report
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_tables_are_those_of_the_results() -> None:
+    found = report.records()
+    assert found
+    for folder, record in found:
+        assert (folder / "tables.md").read_text() == report.document(record), "run `python -m bench.gpu.report`"
+
+
+FINE = "NVIDIA H100, 9.0, 81559, 0, 0"
+
+
+@pytest.mark.parametrize(
+    "gpu, sentence",
+    [
+        (None, "this machine has no NVIDIA GPU: nvidia-smi was not found"),
+        ("No devices were found", 'no NVIDIA GPU answers: nvidia-smi says "No devices were found"'),
+        ("Tesla T4, 7.5, 15360, 0, 0", "the Tesla T4 has compute capability 7.5, and the kernels need 8.0 or later"),
+        ("A2, 8.6, 15356, 3, 0", "the A2 has 15353 MiB of free memory, and 16000 are needed: end what uses it"),
+        ("A100, 8.0, 40960, 900, 97", "the A100 is busy (97 % of the last second): wait until nothing else uses it"),
+    ],
+)
+def test_a_machine_that_cannot_serve_gets_one_sentence(tmp_path: Path, gpu: str | None, sentence: str) -> None:
+    done = script(tmp_path, gpu)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"gpu.sh: {sentence}\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_step_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    done = script(tmp_path, FINE, "measure")
+    assert done.returncode == 1 and "there is no step measure: give one of build check" in done.stderr
+
+
+def test_a_step_prints_its_summary_last(tmp_path: Path) -> None:
+    """The stand-in of Python fails, so the step does."""
+    done = script(tmp_path, FINE, "check")
+    assert done.returncode == 1 and done.stdout.splitlines()[-1].startswith("check: FAILED (3), ")
+
+
+def test_all_steps_in_one_call_say_what_was_left_out(tmp_path: Path) -> None:
+    done = script(tmp_path, FINE)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == "check, bench, sanitize and suites: left out, because there is no build"
+
+
+def script(folder: Path, gpu: str | None, *steps: str) -> subprocess.CompletedProcess[str]:
+    """Runs gpu.sh with a stand-in for nvidia-smi, or without one, and with a Python that fails."""
+    tools = folder / "tools"
+    tools.mkdir()
+    programs = {"python": "#!/bin/sh\nexit 3\n"}
+    if gpu is not None:
+        programs["nvidia-smi"] = f"#!/bin/sh\necho '{gpu}'\n"
+    for name, text in programs.items():
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(tools / "python"), "OUT": str(folder / "out")}
+    command = ["bash", str(ROOT / "bench/gpu.sh"), *steps]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
