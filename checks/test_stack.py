@@ -29,14 +29,14 @@ def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[
         run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=commit.name != "custom-function")
         return Result(commit.name, "2.13.0", (run,))
 
-    args = Namespace(root=ROOT, pr=None, static=False, build=None)
+    args = Namespace(root=ROOT, pr=None, static=False, build=None, lint=None)
     with raises(ForkError, match="custom-function: test/test_x.py failed"):
         check.run(args, prefix)
     assert seen == [commit.name for commit in Series.load(ROOT).commits]
 
 
 def test_the_files_of_this_stack_are_sound() -> None:
-    assert check.run(Namespace(root=ROOT, pr=None, static=True, build=None)) == 0
+    assert check.run(Namespace(root=ROOT, pr=None, static=True, build=None, lint=None)) == 0
 
 
 def test_tests_that_fail_on_a_release_fail_compat(

@@ -52,7 +52,7 @@ ATTN_DEVICE void block_barrier() {
 // 4)) and (l / 4, 2 * (l % 4) + 1); transposed, those with row and column
 // exchanged.
 #define ATTN_LDMATRIX(function, name)                                          \
-  ATTN_DEVICE void function(uint32_t (&words)[4], SharedAddress row) {         \
+  ATTN_DEVICE void function(uint32_t(&words)[4], SharedAddress row) {          \
     asm volatile(                                                              \
         "ldmatrix.sync.aligned.m8n8.x4." name ".b16 {%0, %1, %2, %3}, [%4];\n" \
         : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])       \
@@ -64,22 +64,22 @@ ATTN_LDMATRIX(load_matrices_transposed, "trans.shared")
 #undef ATTN_LDMATRIX
 
 // c (16 x 8) += a (16 x 16) @ b (16 x 8), and two numbers rounded to a pair.
-#define ATTN_TYPE(type, name)                                                  \
-  ATTN_DEVICE void mma(                                                        \
-      type, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { \
-    asm volatile(                                                              \
-        "mma.sync.aligned.m16n8k16.row.col.f32." name "." name                 \
-        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "                  \
-        "{%0, %1, %2, %3};\n"                                                  \
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));       \
-  }                                                                            \
-  ATTN_DEVICE uint32_t pack(type, float low, float high) {                     \
-    uint32_t word;                                                             \
-    asm("cvt.rn." name "x2.f32 %0, %1, %2;\n"                                  \
-        : "=r"(word)                                                           \
-        : "f"(high), "f"(low));                                                \
-    return word;                                                               \
+#define ATTN_TYPE(type, name)                                                \
+  ATTN_DEVICE void mma(                                                      \
+      type, float(&c)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) { \
+    asm volatile(                                                            \
+        "mma.sync.aligned.m16n8k16.row.col.f32." name "." name               \
+        ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "                \
+        "{%0, %1, %2, %3};\n"                                                \
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                     \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));     \
+  }                                                                          \
+  ATTN_DEVICE uint32_t pack(type, float low, float high) {                   \
+    uint32_t word;                                                           \
+    asm("cvt.rn." name "x2.f32 %0, %1, %2;\n"                                \
+        : "=r"(word)                                                         \
+        : "f"(high), "f"(low));                                              \
+    return word;                                                             \
   }
 ATTN_TYPE(c10::Half, "f16")
 ATTN_TYPE(c10::BFloat16, "bf16")
