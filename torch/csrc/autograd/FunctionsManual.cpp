@@ -58,7 +58,8 @@ Tensor attn_scores_jvp(
   return maybe_add(maybe_mm(q_t, maybe_mT(k)), maybe_mm(q, maybe_mT(k_t)));
 }
 
-// grad * conj(1 - attn^2)
+// grad * conj(1 - attn^2), by the operator that differentiates tanh, so that
+// errors near saturation are composition's
 Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
   return is_there(grad) ? at::tanh_backward(grad, attn) : Tensor();
 }
