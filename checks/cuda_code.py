@@ -6,7 +6,6 @@ equal with their encodings, but for where its arguments lie: these are numbered 
 
 from __future__ import annotations
 
-import argparse
 import io
 import re
 import shutil
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from fork.arguments import Parser, status
 from fork.engine import base as bases
 from fork.engine import toolchain
 
@@ -96,7 +96,7 @@ def compiled(source: Path, architecture: int, folder: Path) -> dict[str, tuple[s
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="python -m checks.cuda_code", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", help="the commit to compare with")
     parser.add_argument("after", nargs="?", help="another commit; the files as they lie here if none is given")
     options = parser.parse_args()
@@ -119,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status("checks.cuda_code", main))

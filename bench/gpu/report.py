@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from bench.documents import wrapped
+from fork.arguments import Parser, status
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ROOT / "guide/bench"
@@ -89,9 +91,10 @@ def document(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    Parser(prog="python -m bench.gpu.report", description=__doc__).parse_args()
     for folder, record in records():
         (folder / "tables.md").write_text(document(record))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("bench.gpu.report", main))

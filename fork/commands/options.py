@@ -13,7 +13,7 @@ from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.pipeline import Fork, refuse_unbuildable
 from fork.errors import ForkError
-from fork.places import REQUIREMENTS, root
+from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series
 
 
@@ -59,6 +59,6 @@ def chosen(args: argparse.Namespace) -> Fork:
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)
     # Whatever stack or folder is chosen: a release takes gigabytes.
-    shared = args.root.resolve() / "build/bases"
+    shared = checkouts(args.root).parent / "bases"
     base = bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
     return Fork(series, commit, base, cuda, folder, sanitize)
