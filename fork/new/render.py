@@ -153,7 +153,7 @@ def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
         "jvp_return": op.cpp_return,
         "jvp_parameters": ", ".join([f"const Tensor& {name}" for name in both] + scalars),
         "gradients": [(t.name, _grouped(others(t)), [o.name for o in optionals if o is not t]) for t in inputs],
-        "tangent": " + ".join(terms),
+        "tangent_sum": " + ".join(terms),
         "primal": " * ".join(f"{f.name}_p" for f in factors),
         "kernel_return": f"std::tuple<{', '.join(['scalar_t'] * len(op.outputs))}>" if many else "scalar_t",
         "kernel_product": " * ".join(
