@@ -13,7 +13,8 @@ EXPLICIT, KERNELS = "test/test_attn_explicit.py", "test/test_attn_kernels.py"
 # The tests of each file by patterns of `Class.test_name`: those of the first pattern run first, and those of the last
 # one are left out first when the time is up.
 Tests = Mapping[str, tuple[str, ...]]
-# What was red on processors that nobody had: complex derivatives in modes and subclasses, and the rule of errors.
+# What was red on processors that nobody had: complex derivatives in modes and subclasses. The rule of errors was too;
+# its test takes longer than `make test` has, and asks no library any more.
 FOUND: Tests = {
     EXPLICIT: (
         r"\.test_complex_derivatives_in_modes\w*_complex128",
@@ -22,12 +23,11 @@ FOUND: Tests = {
         r"\.test_complex_derivatives_in_modes",
         r"\.test_derivatives_are_those_outside\w*_complex64",
     ),
-    KERNELS: (r"\.test_rule_",),
 }
 NUMERICS: Tests = {
     EXPLICIT: (*FOUND[EXPLICIT], r"^TestContexts", r"^Test(Gradients|GenericKernels|Transforms)\b"),
     KERNELS: (
-        *FOUND[KERNELS],
+        r"\.test_rule_",
         r"\.test_tanh",
         r"\.test_(errors|narrow)\w*_float(32|64)",
         r"\.test_(one_row|saturation|denormals|infinity|strides|expanded|every_mask|empty)",
@@ -79,4 +79,6 @@ def quick() -> list[Row]:
 
 
 def emulated(name: str) -> Row:
-    return Row(f"qemu -cpu {name}", EMULATED[name], emulated=name)
+    # NumPy makes references only, and its tanh with these instructions reads beside its table under qemu 7.2.
+    numpy = {"NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3"}
+    return Row(f"qemu -cpu {name}", EMULATED[name], numpy, emulated=name)
