@@ -69,7 +69,7 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def side_by_side(records: Sequence[Record], rows: Iterable[tuple[str, int, int]] = ROWS) -> str:
-    """composition's time, torch.attn's time and the speed-up on every processor, and where the figures are from."""
+    """composition's time, torch.attn's time and the speed-up where some processor has them, and where they are from."""
     head = ["dtype", "N", "D = E", *(f"{r.processor} {k}" if k == "forward" else k for r in records for k in KINDS[:2])]
     lines = []
     shown: list[list[Result]] = [[] for _ in records]
@@ -80,7 +80,8 @@ def side_by_side(records: Sequence[Record], rows: Iterable[tuple[str, int, int]]
                 result = record.find(Case("grid", kind, dtype, n, d, d))
                 used += [result] if result else []
                 cells.append(_times(result) if result else "")
-        lines.append([dtype, str(n), str(d), *cells])
+        if any(cells):
+            lines.append([dtype, str(n), str(d), *cells])
     notes = [
         wrapped(f"{record.conditions}, {provenance(used)}.{record.remark and ' '}{record.remark}", "* ", "  ")
         for record, used in zip(records, shown)
