@@ -1,5 +1,5 @@
-// attn and its backward on the CPU: by the fused kernels for the sizes where
-// they are fast, elsewhere composed of ATen's products.
+// attn and its backward on the CPU: by the fused kernels where they are faster,
+// else composed of ATen's operators.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
@@ -51,7 +51,7 @@ AttnProcessor this_processor() {
 }
 
 bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
-  // For tests: 1 runs the kernels for every size, 0 for none.
+  // For tests: 1 forces the kernels for every size, 0 for none.
   static const auto forced = c10::utils::check_env("TORCH_ATTN_CPU_KERNELS");
   static const AttnProcessor processor = this_processor();
   if (n == 0 || isComplexType(dtype)) {
@@ -61,9 +61,8 @@ bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
                 : attn_is_fused(processor, dtype, n, columns, backward);
 }
 
-// attn is written in tiles, whose rows lie in as many pages: with 4 KiB ones
-// the first writes to new memory, and later the reads, take as long as the
-// arithmetic.
+// attn is written and read in tiles, and each row of a tile is in a page of its
+// own. With pages of 4 KiB, page faults cost as much time as the arithmetic.
 void advise_huge_pages(const Tensor& t) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   constexpr uintptr_t page = 2 << 20;

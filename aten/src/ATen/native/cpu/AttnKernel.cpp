@@ -19,20 +19,20 @@ namespace {
 
 using namespace attn_tile;
 
-// A tile of sums stays in the first cache, a block of attn in the second.
+// A tile of sums stays in the L1 cache, a block of attn in the L2 cache.
 constexpr int64_t kTileRows = 32;
 constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
 
-// Less work than this (FLOP) is not worth another thread, nor are copies of
-// fewer numbers.
+// Less work than this (FLOP), or fewer numbers to copy, is not worth another
+// thread.
 constexpr double kThreadWork = 2e6;
 constexpr int64_t kCopied = 1 << 15;
 
-// What a number of attn costs beside the products, in columns of D + E: tanh
-// forward, 1 - attn^2 backward.
+// What tanh and 1 - attn^2 cost for each number of attn, as a number of columns
+// added to D + E.
 constexpr int64_t kTanhColumns = 16, kSlopeColumns = 4;
 
-// Numbers of one array of sums that the second cache holds beside others.
+// Numbers of one array of sums that the L2 cache holds beside others.
 constexpr int64_t kCachedSums = 1 << 18;
 
 // Rows and columns of attn from (i, j).
@@ -48,7 +48,7 @@ int64_t columns_of(const Tensor& t) {
   return t.defined() ? t.size(1) : 0;
 }
 
-// attn (n) <- tanh(scores); left <- attn. Writes whole vectors of left.
+// attn (n) <- tanh(scores), left <- attn. Writes whole vectors of left.
 template <typename scalar_t, typename E>
 void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
   using Vec = Vectorized<SumOf<E>>;
@@ -116,7 +116,7 @@ class Forward {
   }
 
  private:
-  // Rows of k and v that are laid out at a time
+  // Rows of k and v that are transposed and copied at a time
   static constexpr int64_t kLoadRows = 64;
 
   void reserve(int64_t rows) {
@@ -200,9 +200,9 @@ void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
   }
 }
 
-// A row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). Unless they
-// are null, score_pairs and attn_right get the right factors: pairs of scores,
-// and attn. Writes whole vectors.
+// For a row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). Unless
+// they are null, score_pairs gets pairs of scores and attn_right gets attn,
+// both as right factors. Writes whole vectors.
 template <typename scalar_t, typename E>
 void grad_rows(
     int64_t rows,
@@ -258,8 +258,8 @@ void prefetch(const scalar_t* row, int64_t n) {
 #endif
 }
 
-// Each part of the work owns some columns of attn, rows of grad_k and grad_v,
-// whose transposes it sums, and has its own sums of grad_q.
+// Each part of the work owns some columns of attn. It sums the transposes of
+// these rows of grad_k and grad_v, and its own share of grad_q.
 template <typename scalar_t, typename E>
 class Backward {
   using T = SumOf<E>;
@@ -288,8 +288,8 @@ class Backward {
         rows_(std::min(even<E>(n_), kBackwardRows)) {
     parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + kSlopeColumns));
     if (grads_.grad_q.defined()) {
-      // Sums of grad_q take no more memory than attn does, or than the cache
-      // has; two threads always work.
+      // All sums of grad_q take no more memory than attn, or than the cache
+      // has, but at least two parts are allowed.
       const int64_t size = n_ * d_ + 1;
       parts_ = std::min(
           parts_, std::max<int64_t>({2, n_ * n_ / size, kCachedSums / size}));
@@ -332,7 +332,7 @@ class Backward {
     const int64_t sums = grads_.grad_q.defined() ? parts_ - kSumInPlace : 0;
     grad_q_ = scratch_.reserve<T>(sums * n_, round_up<int64_t>(d_, 16));
     scratch_.begin_threads();
-    // Rows of an input that are not used where they lie
+    // Rows of an input that are not read in place
     const int64_t copied = kInPlace<scalar_t, E> ? 0 : std::max(rows_, stride);
     copy_ = scratch_.reserve<E>(copied, right_row<E>(std::max(d_, e_)));
     k_right_ = scratch_.reserve<E>(copied / group, right_row<E>(d_));
@@ -349,7 +349,7 @@ class Backward {
     scratch_.allocate(parts_);
   }
 
-  // Lays out a block of rows, which every part reads.
+  // Transposes a block of rows of an input, which every part reads.
   void load(const ColumnGradient& side, int64_t block) {
     if (side.grad.defined()) {
       const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
@@ -391,8 +391,8 @@ class Backward {
     store_columns(grad_v_, j, columns);
   }
 
-  // The factors that a block of attn gives: the gradient of the scores and
-  // attn, to the left and to the right.
+  // A block's factors: the gradient of the scores as left and right factor, and
+  // attn as right factor.
   void make_factors(const Product<E>& product, const Block& at) {
     const bool wanted = grads_.grad_q.defined() || grads_.grad_k.defined();
     const Matrix<T> sums = scratch_[sums_];
@@ -434,7 +434,7 @@ class Backward {
     }
   }
 
-  // The transpose of grad's sums <- itself + left @ right
+  // sums, of grad transposed, <- sums + left @ right
   void add_columns(
       const Product<E>& product,
       const ColumnGradient& side,
@@ -456,7 +456,7 @@ class Backward {
     }
     const int64_t size = side.grad.size(1);
     scalar_t* to = side.grad.template mutable_data_ptr<scalar_t>() + j * size;
-    // A piece has whole vectors of all types and fits in the first cache.
+    // A piece has whole vectors of all types and fits in the L1 cache.
     constexpr int64_t height = 16, width = 32;
     std::array<T, height * width> piece;
     for (int64_t c = 0; c < columns; c += height) {
@@ -472,7 +472,7 @@ class Backward {
     }
   }
 
-  // The first part's sums are those of the result, where the types are equal.
+  // Where the types are equal, the first part sums in grad_q itself.
   Matrix<T> grad_q_sums(int64_t part) const {
     if constexpr (kSumInPlace) {
       if (part == 0) {
@@ -515,13 +515,13 @@ class Backward {
   Rows<E> copy_{}, k_right_{}, v_t_{}, scores_{};
 };
 
-// Calls f with a number of the inputs' type and one of the type that products
+// Calls f with a value of the inputs' type and one of the type that products
 // read.
 template <typename F>
 void dispatch(const Tensor& t, const F& f) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
-        // Few rows are not worth what it takes to set AMX up.
+        // Setting AMX up is not worth it for few rows.
         const bool many = t.size(0) > 8;
         if constexpr (kHasPairs && std::is_same_v<scalar_t, BFloat16>) {
           if (many && has_pair_products()) {

@@ -23,7 +23,7 @@ inline bool attn_is_fused(
     int64_t n,
     int64_t columns,
     bool backward) {
-  // ATen has no fast products of 16 bits without instructions for them.
+  // Without instructions for 16 bits ATen's products are slow at every size.
   constexpr int64_t all = std::numeric_limits<int64_t>::max();
   // The largest D + E, by processor and by dtype
   constexpr int64_t most[][4] = {
@@ -34,7 +34,7 @@ inline bool attn_is_fused(
       {256, 128, 512, 512},
   };
   const bool half = dtype == kHalf || dtype == kBFloat16;
-  // Forward, attn stays in the cache between MKL's products and its tanh.
+  // At these N attn stays in the cache between MKL's products and tanh.
   if (processor == AttnProcessor::Unmeasured ||
       (processor == AttnProcessor::AVX512_MKL && !half && !backward && n > 64 &&
        n <= 1024)) {

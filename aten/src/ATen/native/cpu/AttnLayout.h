@@ -1,5 +1,4 @@
-// Where the CPU kernels of attn keep what they multiply: scratch memory, copies
-// and transposes in it.
+// Scratch memory of attn's CPU kernels, and the copies and transposes in it.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -20,7 +19,7 @@ namespace at::native::attn_tile {
 
 inline namespace CPU_CAPABILITY {
 
-// Columns of a block of attn, which stays in the second cache.
+// Columns of a block of attn, which stays in the L2 cache.
 constexpr int64_t kColumns = 256;
 
 // How far apart the rows of a block lie. A power of two would make them share a
@@ -29,13 +28,13 @@ inline int64_t stride_of(int64_t columns) {
   return round_up<int64_t>(std::min(columns, kColumns), 16) + 16;
 }
 
-// Where an array of rows begins in scratch, and how far apart they lie.
+// An array in scratch: where it begins, and how far apart its rows lie.
 template <typename E>
 struct Rows {
   int64_t begin, row;
 };
 
-// Uninitialised memory for several arrays, each at a line of the cache. One
+// Uninitialised memory for several arrays, each at a cache line. A single
 // allocation serves all threads, so that malloc keeps it for the next call.
 class Scratch {
  public:
@@ -45,7 +44,7 @@ class Scratch {
     bytes_ += round_up<int64_t>(rows * row * sizeof(E), 64);
     return result;
   }
-  // What is reserved from now on, each thread has.
+  // From here on, every thread gets an array of its own.
   void begin_threads() {
     shared_ = bytes_;
   }
@@ -79,9 +78,9 @@ void convert(const From* from, To* to, int64_t n) {
   vec::convert(from, to, n);
 }
 
-// to <- from transposed, as many rows as a vector has numbers. A round moves
-// the highest bit of a number's place, row * width + column, to its lower end:
-// when all bits of the row have moved, row and column have changed places.
+// to <- from transposed, both a vector wide and high. A round rotates the bits
+// of each number's index, row * width + column, by one: after log2(width)
+// rounds row and column have changed places.
 template <typename T>
 void transpose_square(Matrix<const T> from, Matrix<T> to) {
   using Vec = Vectorized<T>;
@@ -140,11 +139,11 @@ Matrix<const scalar_t> matrix(const Tensor& t) {
   return {t.const_data_ptr<scalar_t>(), t.size(1)};
 }
 
-// Whether all inputs are read where they lie.
+// Whether all inputs are read in place.
 template <typename scalar_t, typename E>
 constexpr bool kInPlace = std::is_same_v<scalar_t, E> && kGroup<E> == 1;
 
-// Rows i.. of t as a factor to the left: where they lie, or copied.
+// Rows i.. of t as a left factor: in place where possible, else a copy.
 template <typename scalar_t, typename E>
 Matrix<const E> left_factor(
     const Tensor& t,
@@ -165,7 +164,7 @@ Matrix<const E> left_factor(
   return copy;
 }
 
-// The same to the right, where pairs are copied.
+// The same as a right factor. Pairs are always copied.
 template <typename scalar_t, typename E>
 Matrix<const E> right_factor(
     const Tensor& t,
@@ -184,7 +183,7 @@ Matrix<const E> right_factor(
   }
 }
 
-// How far apart rows lie that are copied to the right, at whole lines.
+// How far apart the rows of a right factor's copy lie: whole cache lines.
 template <typename E>
 int64_t right_row(int64_t columns) {
   return kGroup<E> * round_up<int64_t>(columns, 16);

@@ -1,12 +1,12 @@
-// bfloat16 in pairs: oneDNN reads two rows of a right factor in turns, so that
-// the numbers that one instruction multiplies and adds are neighbours.
+// bfloat16 in pairs. A right factor has the numbers of two rows in turns, since
+// one instruction multiplies and adds neighbours:
 //
 //   a0 a1 a2 ...
 //   b0 b1 b2 ...    ->    a0 b0 a1 b1 a2 b2 ...
 //   c0 c1 c2 ...          c0 d0 c1 d1 c2 d2 ...
 //   d0 d1 d2 ...
 //
-// A left factor stays in rows. Its depth is even: a zero makes the last pair.
+// A left factor stays in rows. Where their length is odd, a zero follows.
 #pragma once
 
 #include <ATen/Context.h>
@@ -46,8 +46,8 @@ constexpr bool kHasPairs = true;
 constexpr bool kHasPairs = false;
 #endif
 
-// Whether oneDNN multiplies pairs by instructions for it. No function of ATen
-// says what ONEDNN_MAX_CPU_ISA leaves it, so one product is tried.
+// Whether oneDNN multiplies pairs here, and fast. No function of ATen says what
+// ONEDNN_MAX_CPU_ISA allows it, so one product is tried.
 inline bool has_pair_products() {
 #if defined(CPU_CAPABILITY_AVX512)
   static const bool works = [] {
@@ -68,10 +68,10 @@ inline bool has_pair_products() {
 #endif
 }
 
-// What the shapes of oneDNN's products are multiples of.
+// oneDNN gets multiples of this many rows, columns and terms.
 constexpr int64_t kWhole = 16;
 
-// Terms of a sum, with the zero that makes a whole pair.
+// Rounds a number of terms up to whole pairs.
 template <typename E>
 int64_t even(int64_t size) {
   return round_up<int64_t>(size, kGroup<E>);
@@ -82,8 +82,8 @@ void fill_pair(E* row, int64_t size) {
   std::fill(row + size, row + even<E>(size), E(0));
 }
 
-// Columns of a product in scratch, rounded up: only oneDNN multiplies pairs, it
-// needs whole multiples, and scratch has room.
+// Rounds the columns of a product in scratch up where only oneDNN multiplies:
+// scratch has room for them.
 template <typename E>
 int64_t with_room(int64_t columns) {
   return kGroup<E> == 2 ? round_up(columns, kWhole) : columns;
@@ -96,7 +96,7 @@ auto converted(const VectorizedN<From, n>& x) {
   return vec::convert<To, count, From, n>(x);
 }
 
-// to <- the numbers of two rows in turns
+// to <- the numbers of two rows, x and y, in turns
 template <typename E>
 void store_pairs(
     const VectorizedN<E, 1>& x,
@@ -104,7 +104,7 @@ void store_pairs(
     E* to) {
   const auto low = converted<float>(x), high = converted<float>(y);
   for (int i = 0; i < 2; i++) {
-    // Widened, a number is the upper half of its float.
+    // A bfloat16 is the upper half of the float of the same value.
     const Vectorized<int32_t> half(0xffff), shift(16);
     const auto lower = (vec::cast<int32_t>(low[i]) >> shift) & half;
     const auto pairs = lower | vec::cast<int32_t>(high[i]);

@@ -1,4 +1,4 @@
-// What the CPU kernels of attn are made of: tanh, and the product of a tile.
+// The parts of attn's CPU kernels: tanh, and the product of a tile.
 #pragma once
 
 #include <ATen/Context.h>
@@ -16,6 +16,7 @@ namespace at::native::attn_tile {
 
 inline namespace CPU_CAPABILITY {
 
+// coefficients[0] + x * (coefficients[1] + x * ...)
 template <typename T, size_t terms>
 inline Vectorized<T> horner(
     const Vectorized<T>& x,
@@ -40,13 +41,13 @@ constexpr std::array<T, terms> exp_series() {
   return result;
 }
 
-// Within two units, odd, and at most 1 in magnitude. Beside Vectorized::tanh()
-// forward is 1.4 to 2.6 times as fast in float32 (AMD EPYC Zen 4, D <= 128) and
-// up to 1.3 times in float64.
+// tanh within two units in the last place, odd, and at most 1 in magnitude. By
+// it forward is 1.4 to 2.6 times as fast in float32 as by Vectorized::tanh()
+// (AMD EPYC Zen 4, D <= 128), and up to 1.3 times in float64.
 //
-// Where |x| is at least 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|).
-// Only the subtraction rounds near saturation, which the backward's 1 - attn^2
-// needs. Where |x| is less, with s = x^2: tanh(x) is Lambert's fraction
+// Where |x| >= 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|). The result
+// is accurate near saturation, as the backward's 1 - attn^2 needs it.
+// Where |x| < 1, with s = x^2: tanh(x) is Lambert's fraction
 // x / (1 + s / (3 + s / (5 + ...))). With a / b = 3 + s / (5 + ...) that is
 // x - x s b / (a + s b).
 template <typename T>
@@ -54,8 +55,8 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   using Limits = std::numeric_limits<T>;
   using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   using Vec = Vectorized<T>;
-  // Beyond `saturation` the type has nothing between tanh and 1. The terms that
-  // are left out add less than half a unit, for |x| < 1 and |r| <= ln(2) / 2.
+  // Beyond `saturation` tanh rounds to 1. The terms beyond `last` and `series`
+  // add less than half a unit, for |x| < 1 and |r| <= ln(2) / 2.
   constexpr T saturation = T(0.4) * Limits::digits;
   constexpr int last = sizeof(T) == 4 ? 11 : 19;
   constexpr auto series = exp_series<T, sizeof(T) == 4 ? 6 : 12>();
@@ -106,7 +107,7 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 #endif
 }
 
-// Rows of numbers, or of pairs, that lie `row` elements apart.
+// A matrix whose rows, of numbers or of pairs, begin `row` elements apart.
 template <typename E>
 struct Matrix {
   E* data;
@@ -122,16 +123,15 @@ struct Matrix {
   }
 };
 
-// Longer runs of terms lose accuracy, so one sum takes so many at most. A
-// single vector of columns takes fewer, since a BLAS sums few columns in many
-// parts at once.
+// The most terms of one sum: longer ones lose accuracy. Sums of a single vector
+// of columns are shorter, since a BLAS sums few columns in many parts, too.
 constexpr int64_t kDepth = 256, kNarrowDepth = 16;
 
-// Columns of one call of oneDNN, which compiles wider products for longer.
+// The most columns of one call of oneDNN: wider products compile for longer.
 constexpr int64_t kWidth = 256;
 
-// c (m, n) = a (m, depth) @ b (depth, n), added to c or replacing it. The depth
-// of pairs is even.
+// c = a @ b, or c += a @ b if `add`, where a is (m, depth) and b (depth, n).
+// The depth of pairs is even.
 template <typename E>
 struct Gemm {
   int64_t m, n, depth;
@@ -139,7 +139,7 @@ struct Gemm {
   Matrix<SumOf<E>> c;
   bool add;
 
-  // So many of its rows, columns and terms from (i, j, p).
+  // The part with this many rows, columns and terms from (i, j, p).
   Gemm part(
       int64_t i,
       int64_t rows,
@@ -155,10 +155,9 @@ struct Gemm {
 };
 
 // The product of a tile, by oneDNN where it has one, else in vector registers:
-// ATen has no other product that one thread calls and that is fast on AMD's
-// processors, where MKL makes 53 GFLOP/s in float64 at best and these loops 110
-// (one thread, Zen 5). Tiles that begin at a line of the cache are up to four
-// times as fast.
+// MKL, ATen's other product for a single thread, is slow on AMD's processors
+// (at best 53 GFLOP/s in float64 on Zen 5, these loops 110). Tiles that begin
+// at a cache line are up to four times as fast.
 template <typename E>
 class Product {
  public:
@@ -173,7 +172,7 @@ class Product {
   Product& operator=(const Product&) = delete;
   ~Product() {
     if (kGroup<E> == 2) {
-      // AMX: what else runs in this thread configures its own tiles.
+      // Other code in this thread configures AMX for itself.
       cpublas::brgemm_release();
     }
   }
@@ -199,10 +198,10 @@ class Product {
   using T = SumOf<E>;
   using Vec = Vectorized<T>;
 
-  // So many rows, columns or terms at once. oneDNN compiles every shape that it
-  // meets and keeps it, in every thread. Many shapes would fill the memory of a
-  // program whose sizes change, so oneDNN gets whole multiples of kWhole. Pairs
-  // have no register tile: powers of two make the rest of them.
+  // How many of `size` rows, columns or terms to take at once. In every thread
+  // oneDNN compiles a kernel for each shape and keeps it. Many shapes would
+  // fill the memory, so oneDNN gets multiples of kWhole. The rest of pairs, for
+  // which there is no register tile, is taken in powers of two.
   int64_t piece(int64_t size, int64_t most) const {
     if (!brgemm_ || size >= kWhole) {
       return std::min(brgemm_ ? size / kWhole * kWhole : size, most);
@@ -239,15 +238,15 @@ class Product {
     }
   }
 
-  // Six rows of these vectors of sums, one row of b and one broadcast element
-  // fill the registers of AVX2 and AVX-512.
+  // The vectors of columns in a strip. Six rows of sums, one row of b and one
+  // broadcast element fill the registers of AVX2 and AVX-512.
 #if defined(CPU_CAPABILITY_AVX2)
   static constexpr int kVectors = 2;
 #else
   static constexpr int kVectors = 4;
 #endif
 
-  // Whole strips of some vectors of columns, and narrower ones for the rest.
+  // Strips of this many vectors of columns, and narrower ones for the rest.
   template <int vectors>
   static void strips(const Gemm<E>& g) {
     constexpr int64_t width = vectors * Vec::size();
@@ -261,9 +260,9 @@ class Product {
     }
   }
 
-  // Sums begin at zero, meet each other and then c: short sums err less than a
-  // long one. A single vector may have fewer columns than its size. The product
-  // is a copy, so that its numbers stay in registers.
+  // Sums begin at zero and are added to c last: short sums err less than a long
+  // one. A single vector may be filled in part. g is a copy, so that its
+  // numbers stay in registers.
   template <int vectors, int rows>
   static void strip(const Gemm<E> g) {
     constexpr int64_t width = Vec::size();
