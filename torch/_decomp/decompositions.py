@@ -7,9 +7,9 @@ from torch._decomp import register_decomposition
 aten = torch.ops.aten
 
 
-def _check_attn_operands(op: str, **operands: Tensor | None) -> dict[str, Tensor]:
-    # Meta and fake tensors run a decomposition, so it refuses what the kernels refuse, in
-    # the same words. Returns the operands that are there.
+def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
+    # Meta and fake tensors run the decomposition instead of a kernel, so it refuses what
+    # the kernels refuse, in the same words.
     given = {name: t for name, t in operands.items() if t is not None}
 
     def size(t: Tensor) -> list:
@@ -63,7 +63,6 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> dict[str, Tensor
                 t.shape[0] == t.shape[1],
                 lambda: f"{op}: expected {name} to be square, but got size {size(t)}",
             )
-    return given
 
 
 @register_decomposition(aten.attn)
@@ -75,8 +74,7 @@ def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 @register_decomposition(aten._attn_backward)
 def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
-    # All tensors but attn may be None: gradients that do not exist, and operands that
-    # no wanted gradient needs.
+    # Missing incoming gradients, and operands that no requested gradient needs, are None.
     scores = output_mask[0] or output_mask[1]
     grads = [x for x in (grad_attn, grad_output) if x is not None]
     for name, t, needed in (
@@ -100,8 +98,7 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
         attn=attn,
     )
 
-    # A lazy conjugate would not be resolved where this runs below autograd, as it does
-    # for tensor subclasses.
+    # Below autograd, as in tensor subclasses, nobody would resolve a lazy conjugate.
     conj = torch.conj_physical
     grad_q = grad_k = grad_v = None
     if scores and grads:

@@ -26,7 +26,7 @@ def _attn_backward_flop(
     out_shape=None,
     **kwargs,
 ) -> int:
-    """Count flops for the products of attn's backward that its gradients and output_mask leave over."""
+    """Count flops for the products that the incoming gradients and output_mask need."""
     n, _ = attn_shape
     scores = grad_output_shape is not None or grad_attn_shape is not None
     width = 0

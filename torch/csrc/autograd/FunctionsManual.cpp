@@ -1,5 +1,5 @@
-// The gradient of attn, of its backward, and both in forward mode; what is
-// called G, X and W is derived in docs/attn_gradient.md.
+// The derivatives of attn and of its backward, in reverse and forward mode.
+// docs/attn_gradient.md derives them, and says what G, X and W are.
 #include <torch/csrc/autograd/FunctionsManual.h>
 
 #include <ATen/ATen.h>
@@ -10,9 +10,9 @@ namespace torch::autograd::generated::details {
 
 namespace {
 
-// Gradients that do not exist are undefined, tangents that do not exist are
-// efficient zero tensors: a product with either is undefined, and so is the sum
-// of two such.
+// A missing gradient is undefined, a missing tangent an efficient zero tensor.
+// The functions below leave a missing term out, and return an undefined tensor
+// where no term is left.
 bool is_there(const Tensor& t) {
   return t.defined() && !t._is_zerotensor();
 }
@@ -45,8 +45,8 @@ Tensor maybe_mm(const Tensor& a, const Tensor& b) {
   return maybe_addmm(Tensor(), a, b);
 }
 
-// The tangent of q @ k.T, q_t @ k.T + q @ k_t.T: as a single product where both
-// terms are there, for there is no N x N sum then.
+// The tangent of q @ k.T: q_t @ k.T + q @ k_t.T. Two terms are one product of
+// concatenated matrices, which saves an N x N sum.
 Tensor attn_scores_jvp(
     const Tensor& q,
     const Tensor& q_t,
@@ -58,17 +58,16 @@ Tensor attn_scores_jvp(
   return maybe_add(maybe_mm(q_t, maybe_mT(k)), maybe_mm(q, maybe_mT(k_t)));
 }
 
-// grad * conj(1 - attn^2), by the operator that differentiates tanh, so that
-// errors near saturation are composition's
+// grad * conj(1 - attn^2), by autograd's operator for tanh, so that errors near
+// saturation are no larger than composition's.
 Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
   return is_there(grad) ? at::tanh_backward(grad, attn) : Tensor();
 }
 
 } // namespace
 
-// A derivative is taken in the dtypes of the forward, whether or not autocast
-// is on by then. What autocast would cast are the products, so all four
-// functions exclude it.
+// Derivatives are taken in the dtypes of the forward, so all four functions
+// exclude autocast, which would cast their products.
 std::tuple<Tensor, Tensor, Tensor> attn_backward(
     const Tensor& grad_output,
     const Tensor& grad_attn,
@@ -115,8 +114,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
     }
   }
 
-  // X @ conj(gg_k) and X^T @ conj(gg_q) are what backward makes of gg_k and
-  // gg_q in the places of k and q.
+  // grad_q = X @ conj(gg_k) and grad_k = X^T @ conj(gg_q): the backward, with
+  // gg_k and gg_q in the places of k and q.
   const bool any = grad_output.defined() || grad_attn.defined();
   const std::array<bool, 3> mask = {
       any && output_mask[2] && is_there(gg_k),

@@ -14,7 +14,7 @@ namespace {
 
 using Bdim = std::optional<int64_t>;
 
-// For the checks, which compare the sizes that the function under vmap sees.
+// t as the function under vmap sees it, for the checks.
 Tensor batched(const std::optional<Tensor>& t, Bdim bdim) {
   const int64_t level = maybeCurrentDynamicLayer()->layerId();
   return t && t->defined() ? makeBatched(*t, bdim, level) : Tensor();

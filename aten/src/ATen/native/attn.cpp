@@ -61,7 +61,7 @@ SymIntArrayRef sizes(const Tensor& t) {
   return t.sym_sizes();
 }
 
-// One pair at a time, so that symbolic sizes learn plain equalities.
+// Compares pair by pair, so that symbolic sizes learn plain equalities.
 template <typename Same, typename Show>
 void check_same(
     const char* op,
@@ -98,14 +98,13 @@ void check_same_columns(
   }
 }
 
-// The dtypes for which torch.attn is defined.
+// The dtypes that torch.attn supports.
 bool is_supported(ScalarType dtype) {
   return dtype == kHalf || dtype == kBFloat16 || dtype == kFloat ||
       dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
 }
 
-// What holds for all tensors of attn and of its backward. Undefined ones are
-// left out.
+// The checks that attn and its backward share. Undefined tensors are skipped.
 void check_operands(
     const char* op,
     std::initializer_list<Operand> all_operands) {
@@ -158,9 +157,9 @@ void check_operands(
       sizes);
 }
 
-// X of the backward. tanh_backward conjugates the derivative itself, since a
-// lazy conjugate might reach `*` unresolved. And grad_attn stands first: `add`
-// multiplies what stands second by 1, which makes NaN of a complex infinity.
+// X of the backward. tanh_backward conjugates the derivative itself; a lazy
+// conjugate might reach `*` unresolved. grad_attn comes first, because `add`
+// multiplies its second argument by 1, which makes a complex infinity NaN.
 Tensor scores_gradient(const AttnBackward& x, bool in_place) {
   if (!x.grad_output.defined()) {
     return at::tanh_backward(x.grad_attn, x.attn);
@@ -284,7 +283,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));
 }
 
-// For every backend without kernels of its own, and for symbolic sizes.
+// For every backend without kernels of its own.
 std::tuple<Tensor, Tensor> attn(
     const Tensor& q_,
     const Tensor& k_,

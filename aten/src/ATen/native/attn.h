@@ -1,5 +1,5 @@
-// What the kernels of attn and its backward share: the checks of every backend,
-// and both composed of ATen's operators.
+// attn and its backward: their checks, and both composed of ATen's operators,
+// for the kernels of every backend.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,8 @@
 
 namespace at::native {
 
-// Undefined, or without a lazy conjugate or negation. Dispatch modes and tensor
-// subclasses call kernels below the Python key, where nobody else resolves it.
+// t with its lazy conjugate and negation resolved; undefined if t is. Below
+// dispatch modes and tensor subclasses nobody else resolves them.
 TORCH_API Tensor attn_resolved(const std::optional<Tensor>& t);
 
 // Raises an error unless q is (N, D), k (N, D), v (N, E), all on one
@@ -22,17 +22,16 @@ TORCH_API void check_attn_inputs(
     const Tensor& k,
     const Tensor& v);
 
-// Fills a new attn (N, N) with tanh(q @ k.T) and a new output (N, E) with
-// attn @ v, without checks: the products and tanh of ATen.
+// Returns output = attn @ v and attn = tanh(q @ k.T), without checks.
 TORCH_API std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v);
 
-// The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N). One
-// that is undefined has no part in the gradients. Operands that no requested
-// gradient needs may be undefined: grad_k needs q; grad_q needs k; both need v
-// where grad_output is defined.
+// The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N); the
+// term of an undefined one is left out. Operands that no requested gradient
+// needs may be undefined: grad_k needs q; grad_q needs k; both need v where
+// grad_output is defined.
 struct TORCH_API AttnBackward {
   Tensor grad_output, grad_attn, q, k, v, attn;
   std::array<bool, 3> output_mask;
@@ -40,12 +39,12 @@ struct TORCH_API AttnBackward {
   // Whether grad_q or grad_k is requested and has a term.
   bool wants_scores() const;
 
-  // Raises an error unless the sizes fit, and all are on one device and of one
-  // dtype that attn is defined for.
+  // Raises an error unless every needed operand is defined, the sizes fit, and
+  // all are on one device and of one dtype that attn supports.
   void check() const;
 };
 
-// Resolved and checked.
+// The operands, resolved and checked.
 TORCH_API AttnBackward attn_backward_operands(
     const std::optional<Tensor>& grad_output,
     const std::optional<Tensor>& grad_attn,
@@ -58,9 +57,9 @@ TORCH_API AttnBackward attn_backward_operands(
 // With X = (grad_attn + grad_output @ v^H) * conj(1 - attn^2):
 //   grad_q = X @ conj(k)      grad_k = X^T @ conj(q)
 //   grad_v = attn^H @ grad_output
-// without checks, by the products of ATen. What is not requested, or has no
-// term, is undefined. X takes the place of the product it is made from; where
-// that is not allowed, under vmap, tensors may have a batch dimension in front.
+// without checks. A gradient that is not requested, or has no term, is
+// undefined. If `in_place`, X overwrites grad_output @ v^H; if not, tensors may
+// have a batch dimension in front.
 TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
     const AttnBackward& x,
     bool in_place = true);
