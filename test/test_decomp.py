@@ -1,4 +1,4 @@
-"""By how much the decompositions of attn and its backward, which round more often, may differ from the kernels."""
+"""The tolerances of the decompositions of attn and its backward, which round more often than the kernels."""
 
 import torch
 

@@ -35,8 +35,8 @@ Returns:
 
 Raises:
     RuntimeError: if an input is not 2-D, if the numbers of rows of the three or the numbers of
-        columns of :attr:`q` and :attr:`k` differ, or if devices or dtypes differ or the dtype
-        is another one.
+        columns of :attr:`q` and :attr:`k` differ, if the devices or dtypes differ, or if the
+        dtype is not supported.
 
 .. seealso::
     :func:`torch.nn.functional.scaled_dot_product_attention` for attention with softmax.

@@ -1,4 +1,4 @@
-"""By how much compiled attn may differ from float32 in float16: its second product reads attn as it was rounded."""
+"""The tolerance of compiled attn in float16 against float32: its second product reads a rounded attn."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""attn and its backward stay whole under Inductor, whose own fusion keeps the N x N products apart from tanh."""
+"""attn and its backward stay whole under Inductor, which by default does not fuse tanh with the products."""
 
 import torch
 from torch._inductor.lowering import make_fallback

@@ -1,9 +1,9 @@
 """attn and its backward on distributed tensors.
 
-Where every tensor is replicated, each process runs the operator itself. Else it runs as the products that it is
-composed of, each sharded by its own rules: rows of q on each process and k and v on all of them give rows of output and
-attn without any communication, and gradients of k and v as partial sums. The operator cannot run on the rows of one
-process, because it wants as many rows of q as of k.
+Where every tensor is replicated, each process runs the operator itself. Otherwise the operators that it is composed
+of run, each sharded by its own rules: rows of q on each process and k and v on all of them give rows of output and attn
+without any communication, and gradients of k and v as partial sums. attn itself cannot run on the rows of one process,
+because it wants as many rows of q as of k.
 """
 
 import torch
