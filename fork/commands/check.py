@@ -14,6 +14,7 @@ from fork.commands.options import begun, stack
 from fork.engine import base as bases
 from fork.engine.pipeline import COMMAND
 from fork.errors import ForkError
+from fork.places import checkouts
 from fork.series import Commit, Series
 from fork.verify import lint, operator_map, soundness
 from fork.verify.prefix import Result, build_and_test
@@ -47,7 +48,7 @@ def run(
             print(f"  option  {option} (as you like)", flush=True)
     folder = (args.build or series.root / "build").absolute()
     if args.lint is not None:
-        problems += linted(args, series, folder)
+        problems += linted(args, series)
     elif not args.static and not problems:
         typed: list[str] = getattr(args, "typed", ["check"])
         before = typed[: typed.index("check")]
@@ -65,7 +66,7 @@ def run(
     return 0
 
 
-def linted(args: argparse.Namespace, series: Series, folder: Path) -> list[str]:
+def linted(args: argparse.Namespace, series: Series) -> list[str]:
     """What PyTorch's own linters find in the stack's lines, on a checkout that they leave as it is."""
     if args.lint == Path() and not args.checkout:
         raise ForkError("--lint runs the linters of a checkout of PyTorch: name one, as in `--lint ~/pytorch`")
@@ -73,7 +74,9 @@ def linted(args: argparse.Namespace, series: Series, folder: Path) -> list[str]:
     # Commits of no branch, which git drops some day.
     who = {f"GIT_{role}_{what}": "fork" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     tip = commit_steps(checkout, weave_steps(checkout, series, series.find()), **who)
-    report = lint.lint(checkout, tip, folder, args.linters.split(",") if args.linters else ())
+    # One folder for all checkouts: PyTorch's linters take hundreds of megabytes.
+    shared = args.build.absolute() if args.build else checkouts(args.root).parent
+    report = lint.lint(checkout, tip, shared, args.linters.split(",") if args.linters else ())
     print(f"{'linters':16} {' '.join(report.ran) or 'none'} ran", flush=True)
     for linter in report.left_out:
         print(f"{'left out':16} {linter}", flush=True)

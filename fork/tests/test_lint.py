@@ -169,6 +169,8 @@ def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixtu
     found = capsys.readouterr().err
     assert "torch/new.py:1: QUOTES" in found and "torch/new.py:1: WORD" in found and "torch/newer.py:1: WORD" in found
     assert "torch/newer.py:1: QUOTES" not in found
+    # Where those of every other checkout are.
+    assert (tmp_path / "root/build/lint").is_dir()
 
 
 def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
