@@ -282,7 +282,7 @@ def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> 
 
     It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
     """
-    path = os.pathsep.join(filter(None, [str(fork_site), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(HERE / "start"), str(fork_site), os.environ.get("PYTHONPATH", "")]))
     search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}
     found = kept | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, fixture
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark
 
 from fork.cli import main
 from fork.commands import build as command
+from fork.engine import pipeline
 from fork.engine.pipeline import Fork
 from fork.places import OWN
 from fork.tests import softclip
@@ -55,6 +56,19 @@ def test_another_torch_installed_over_the_forks_base(environment: Path) -> None:
     printed, said = started(environment)
     assert printed == "fork\n" and len(said) == 1
     assert said[0].startswith("torch: pip has replaced torch-2.13.0, and this is still the fork of it in ")
+
+
+@mark.parametrize("words", [("-c", "import torch, torchgen"), ("-m", "use"), ("use.py",)])
+def test_a_fork_runs_in_a_checkout(environment: Path, words: tuple[str, ...]) -> None:
+    """Of each of these, the current folder comes before PYTHONPATH; the environment's own start remains."""
+    tree = write(
+        environment / "pytorch", {"use.py": "import torch, torchgen", "torch/__init__.py": "raise SystemError"}
+    )
+    write(environment, {"fork/torchgen/__init__.py": "", "own/sitecustomize.py": "print('own')"})
+    variables = pipeline.environment(environment / "fork", Path(sys.executable))
+    variables["PYTHONPATH"] += f":{environment / 'own'}"
+    done = subprocess.run([sys.executable, *words], cwd=tree, env=variables, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("own\nfork\n", "")
 
 
 def test_only_the_projects_own_stack_installs_itself(
