@@ -7,19 +7,18 @@ import io
 import itertools
 import os
 import pickle
-import re
 import subprocess
 import sys
 import tempfile
 import unittest
 import warnings
-from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch._dynamo.testing
 import torch.autograd.forward_ad as fwAD
 import torch.distributed as dist
 from torch._dynamo import compiled_autograd
+from torch._dynamo.test_case import TestCase as DynamoTestCase
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
@@ -27,7 +26,6 @@ from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp,
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import make_tensor
-from torch.testing._internal import composite_compliance
 from torch.testing._internal.common_device_type import (
     dtypes,
     instantiate_device_type_tests,
@@ -46,141 +44,146 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 aten = torch.ops.aten
-# False where attn is composed of other operators; what the table of parity names runs there too.
+# False where attn is composed of other operators, on which many of these tests run too.
 EXPLICIT = hasattr(aten, "_attn_backward")
 
 PRECISE = [torch.float64, torch.complex128]
-ALL = [
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.complex64,
-    torch.complex128,
-]
+ALL = [*PRECISE, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
 # N, D and E: all different, all one, N the smallest, and each of them empty
 SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
 
+in_precise_dtypes = parametrize("dtype", PRECISE)
+in_all_dtypes = parametrize("dtype", ALL)
+of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda x: "N{}_D{}_E{}".format(*x))
 
-def composition(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """What everything here is compared with: output (N, E) and attn (N, N) in plain differentiable operations."""
-    attn = torch.tanh(torch.matmul(q, k.mT))
-    return torch.matmul(attn, v), attn
+
+def composition(q, k, v):
+    """What everything here is compared with, in plain differentiable operations."""
+    attn = torch.tanh(q @ k.mT)
+    return attn @ v, attn
 
 
 def composition_backward(grad_output, grad_attn, q, k, v, attn, mask):
-    """The gradients of q, k and v that the mask asks for, None where no given gradient reaches one."""
-    G = [
-        g
-        for g in (grad_attn, None if grad_output is None else grad_output @ v.mH)
-        if g is not None
-    ]
+    """The gradients that the mask asks for, None where no given gradient reaches one."""
+    through_output = None if grad_output is None else grad_output @ v.mH
+    G = present([grad_attn, through_output])
     X = sum(G[1:], G[0]) * (1 - attn * attn).conj() if G else None
     return (
-        X @ k.conj() if mask[0] and X is not None else None,
-        X.mT @ q.conj() if mask[1] and X is not None else None,
+        X @ k.conj() if mask[0] and G else None,
+        X.mT @ q.conj() if mask[1] and G else None,
         attn.mH @ grad_output if mask[2] and grad_output is not None else None,
     )
 
 
-def decomposed(operator) -> Callable:
+def decomposed(operator):
     """The function that the operator is decomposed into."""
     return torch._decomp.decomposition_table[operator.default]
 
 
-def precise(dtype: torch.dtype) -> torch.dtype:
-    return torch.complex128 if dtype.is_complex else torch.float64
+def generic(operator):
+    """What runs on backends without kernels of their own; XLA, which is not in this PyTorch, stands for them."""
+    backend = torch._C.DispatchKeySet(torch._C.DispatchKey.XLA)
+    return lambda *args: operator.default.redispatch(backend, *args)
 
 
-def make(
-    *shapes: tuple[int, ...],
-    dtype: torch.dtype = torch.float64,
-    requires_grad: bool = True,
-) -> list[torch.Tensor]:
-    """Random tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
+def make(*shapes, dtype=torch.float64):
+    """Tensors so small that tanh does not saturate: there, every gradient is zero and every test passes."""
     bound = 0.5 if dtype.is_complex else 1.0
     return [
-        make_tensor(
-            shape,
-            dtype=dtype,
-            device="cpu",
-            low=-bound,
-            high=bound,
-            requires_grad=requires_grad,
-        )
-        for shape in shapes
+        make_tensor(x, dtype=dtype, device="cpu", low=-bound, high=bound)
+        for x in shapes
     ]
 
 
-def assert_as_good(
-    ours: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor
-) -> None:
-    """The largest error is at most three times that of the plain computation in the same dtype, and two units."""
-    assert ours.shape == exact.shape, (ours.shape, exact.shape)
-    if ours.dtype == exact.dtype:  # nothing is more exact than the plain computation
-        torch.testing.assert_close(ours, plain)
-    elif exact.numel():
-        error, allowed = ((x - exact).abs().max().item() for x in (ours, plain))
-        unit = torch.finfo(ours.dtype).eps * exact.abs().max().item()
-        assert error <= 3 * allowed + 2 * unit, (error, allowed, unit)
+def make_inputs(n=4, d=2, e=3, dtype=torch.float64):
+    return make((n, d), (n, d), (n, e), dtype=dtype)
 
 
-def make_inputs(
-    n: int = 4,
-    d: int = 2,
-    e: int = 3,
-    *,
-    dtype: torch.dtype = torch.float64,
-    requires_grad: bool = True,
-) -> list[torch.Tensor]:
-    return make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=requires_grad)
+def make_outputs(n=4, e=3, dtype=torch.float64):
+    return make((n, e), (n, n), dtype=dtype)
 
 
-def subsets(count: int) -> Iterator[tuple[bool, ...]]:
+def make_all(n=4, d=2, e=3, dtype=torch.float64):
+    """What the backward operator takes: grad_output, grad_attn, q, k, v and attn."""
+    shapes = (n, e), (n, n), (n, d), (n, d), (n, e), (n, n)
+    return make(*shapes, dtype=dtype)
+
+
+def leaves(tensors, wanted=(True,) * 6):
+    """Copies, of which autograd wants gradients of those wanted."""
+    return [x.detach().clone().requires_grad_(w) for x, w in zip(tensors, wanted)]
+
+
+def subsets(count):
     return itertools.product((True, False), repeat=count)
 
 
-def keep(
-    tensors: Sequence[torch.Tensor], chosen: Sequence[bool]
-) -> list[torch.Tensor | None]:
-    return [x if use else None for x, use in zip(tensors, chosen, strict=True)]
+def keep(tensors, chosen):
+    return [x if use else None for x, use in zip(tensors, chosen)]
 
 
-def first_gradients(
-    function: Callable, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """Of a loss that bends both outputs, so that its gradients depend on all inputs."""
-    output, attn = function(*inputs)
-    loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
-    return torch.autograd.grad(loss, inputs, create_graph=True)
+def present(tensors):
+    return tuple(x for x in tensors if x is not None)
 
 
-def with_gradients(
-    function: Callable, inputs: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    """Outputs and gradients, all detached."""
+def loss(outputs):
+    """It bends both outputs, so that its gradients depend on all inputs."""
+    output, attn = outputs
+    return (output * output.conj()).real.sum() + (attn * attn).real.sum()
+
+
+def gradients(function, inputs, **options):
+    return torch.autograd.grad(loss(function(*inputs)), inputs, **options)
+
+
+def with_gradients(function, inputs):
+    """Outputs and gradients of views as they are, all detached."""
     inputs = [x.detach().requires_grad_() for x in inputs]
-    output, attn = function(*inputs)
+    outputs = function(*inputs)
     # exact in every dtype
     weights = [
         ((torch.arange(x.numel()) % 17 - 8) / 8).to(x.dtype).view(x.shape)
-        for x in (output, attn)
+        for x in outputs
     ]
-    loss = (output * weights[0]).sum() + (attn * weights[1]).sum()
-    grads = torch.autograd.grad(loss.real if loss.is_complex() else loss, inputs)
-    return output.detach(), attn.detach(), *grads
+    grads = torch.autograd.grad(outputs, inputs, weights)
+    return [x.detach() for x in (*outputs, *grads)]
 
 
-def agrees(inputs: Sequence[torch.Tensor]) -> None:
-    """Values and gradients of torch.attn are as good as composition's."""
-    ours = with_gradients(torch.attn, inputs)
-    plain = with_gradients(composition, inputs)
-    exact = with_gradients(composition, [x.to(precise(x.dtype)) for x in inputs])
-    for x, theirs, right in zip(ours, plain, exact, strict=True):
-        assert x.dtype == theirs.dtype, (x.dtype, theirs.dtype)
-        assert_as_good(x, theirs, right)
+def precise(tensors):
+    return [
+        x if x is None else x.cdouble() if x.is_complex() else x.double()
+        for x in tensors
+    ]
+
+
+def check_derivatives(function, inputs, batched=False):
+    """First and second ones: reverse, forward, and forward over reverse."""
+    gradcheck(
+        function,
+        inputs,
+        check_forward_ad=True,
+        check_batched_grad=batched,
+        check_batched_forward_grad=batched,
+    )
+    gradgradcheck(function, inputs, check_fwd_over_rev=True, check_batched_grad=batched)
+
+
+class AttnTestCase(TestCase):
+    def assert_like_composition(self, run, msg=None):
+        """`run` makes of attn what it makes of composition, None included."""
+        self.assertEqual(run(torch.attn), run(composition), msg=msg)
+
+    def assert_as_good(self, ours, plain, exact):
+        """The largest error is at most three times that of the plain computation in the same dtype, and two units."""
+        for x, theirs, right in zip(ours, plain, exact, strict=True):
+            if right is None or x is None or x.dtype == right.dtype:
+                self.assertEqual(x, theirs)
+                continue
+            self.assertEqual((x.dtype, x.shape), (theirs.dtype, right.shape))
+            if right.numel():
+                error, allowed = ((y - right).abs().max() for y in (x, theirs))
+                unit = torch.finfo(x.dtype).eps * right.abs().max()
+                self.assertLessEqual(error, 3 * allowed + 2 * unit)
 
 
 LAYOUTS = {
@@ -195,16 +198,9 @@ LAYOUTS = {
 }
 
 
-in_precise_dtypes = parametrize("dtype", PRECISE)
-in_all_dtypes = parametrize("dtype", ALL)
-of_all_sizes = parametrize(
-    "sizes", SIZES, name_fn=lambda sizes: "N{}_D{}_E{}".format(*sizes)
-)
-
-
-class TestGradients(TestCase):
+class TestGradients(AttnTestCase):
     def test_outputs_are_no_functions_of_each_other(self):
-        output, attn = torch.attn(*make_inputs())
+        output, attn = torch.attn(*leaves(make_inputs()))
         self.assertIs(output.grad_fn, attn.grad_fn)
         with self.assertRaisesRegex(RuntimeError, "appears to not have been used"):
             torch.autograd.grad(output.sum(), attn)
@@ -212,85 +208,80 @@ class TestGradients(TestCase):
     @in_precise_dtypes
     @of_all_sizes
     def test_every_subset_of_inputs_and_gradients(self, sizes, dtype):
-        """Values, and which gradients there are at all, as composition has them."""
-        n, _, e = sizes
-        given = make((n, e), (n, n), dtype=dtype, requires_grad=False)
-        values = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+        """Values, and which gradients there are at all."""
+        values = make_inputs(*sizes, dtype=dtype)
+        given = make_outputs(sizes[0], sizes[2], dtype=dtype)
         for wanted, defined in itertools.product(subsets(3), subsets(2)):
-            if not any(wanted) or not any(defined):
-                continue
-            found = []
-            for function in torch.attn, composition:
-                inputs = [
-                    x.clone().requires_grad_(want)
-                    for x, want in zip(values, wanted, strict=True)
-                ]
+
+            def run(function):
+                inputs = leaves(values, wanted)
+                pairs = zip(function(*inputs), given)
                 used = [
                     (x, g)
-                    for x, g, use in zip(function(*inputs), given, defined, strict=True)
-                    if use and x.requires_grad
+                    for x, g in itertools.compress(pairs, defined)
+                    if x.requires_grad
                 ]
                 if used:
-                    torch.autograd.backward(*zip(*used, strict=True))
-                found.append([x.grad for x in inputs])
-            self.assertEqual(
-                *[[g is None for g in grads] for grads in found],
-                msg=f"{wanted} {defined}",
-            )
-            self.assertEqual(*[[g for g in grads if g is not None] for grads in found])
+                    torch.autograd.backward(*zip(*used))
+                return [x.grad for x in inputs]
+
+            self.assert_like_composition(run, msg=f"{wanted} {defined}")
+
+    def check_values_and_gradients(self, inputs):
+        self.assert_as_good(
+            with_gradients(torch.attn, inputs),
+            with_gradients(composition, inputs),
+            with_gradients(composition, precise(inputs)),
+        )
 
     @in_all_dtypes
     def test_every_dtype(self, dtype):
         for n in 17, 1090:  # one block of rows, and more than one
-            agrees(make_inputs(n, 5, 9, dtype=dtype))
+            self.check_values_and_gradients(make_inputs(n, 5, 9, dtype=dtype))
 
     @parametrize("layout", LAYOUTS, name_fn=lambda name: name.replace(" ", "_"))
     def test_every_layout(self, layout):
-        agrees(LAYOUTS[layout]())
+        self.check_values_and_gradients(LAYOUTS[layout]())
 
     def test_undefined_gradients_of_both_outputs(self):
         class Undefined(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x):
-                return x.clone()
+            forward = staticmethod(lambda ctx, x: x.clone())
+            backward = staticmethod(lambda ctx, grad: None)
 
-            @staticmethod
-            def backward(ctx, grad):
-                return None
-
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
         torch.autograd.backward([Undefined.apply(x).sum() for x in torch.attn(*inputs)])
         self.assertEqual([x.grad for x in inputs], [None] * 3)
 
     @in_all_dtypes
     def test_every_mask_of_the_backward_operator(self, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
-        q, k, v = make_inputs(5, 3, 2, dtype=dtype, requires_grad=False)
+        q, k, v = make_inputs(5, 3, 2, dtype=dtype)
         attn = composition(q, k, v)[1]
-        gradients = make((5, 2), (5, 5), dtype=dtype, requires_grad=False)
+        given = make_outputs(5, 2, dtype=dtype)
+        functions = [f(aten._attn_backward) for f in (generic, decomposed)]
         for defined, mask in itertools.product(subsets(2), subsets(3)):
-            grad_output, grad_attn = keep(gradients, defined)
-            args = [grad_output, grad_attn, q, k, v, attn]
+            args = [*keep(given, defined), q, k, v, attn]
             plain = composition_backward(*args, mask)
-            exact = composition_backward(
-                *[None if x is None else x.to(precise(dtype)) for x in args], mask
-            )
+            exact = composition_backward(*precise(args), mask)
             scores = any(defined)
-            needed = (
-                mask[1] and scores,
-                mask[0] and scores,
-                defined[0] and any(mask[:2]),
-            )
-            result = aten._attn_backward(
-                grad_output, grad_attn, *keep((q, k, v), needed), attn, mask
-            )
-            self.assertEqual([x is None for x in result], [x is None for x in plain])
-            for ours, theirs, right in zip(result, plain, exact, strict=True):
-                if ours is not None:
-                    assert_as_good(ours, theirs, right)
+            v_needed = defined[0] and any(mask[:2])
+            needed = mask[1] and scores, mask[0] and scores, v_needed
+            args[2:5] = keep((q, k, v), needed)
+            for function in aten._attn_backward, *functions:
+                self.assert_as_good(function(*args, mask), plain, exact)
+            with FakeTensorMode() as mode:
+                fake = [x if x is None else mode.from_tensor(x) for x in args]
+                result = [x is None for x in aten._attn_backward(*fake, mask)]
+            self.assertEqual(result, [x is None for x in plain])
+
+    @in_all_dtypes
+    def test_generic_forward(self, dtype):
+        inputs = make_inputs(9, 3, 2, dtype=dtype)
+        result, plain = generic(aten.attn)(*inputs), composition(*inputs)
+        self.assert_as_good(result, plain, composition(*precise(inputs)))
 
     def test_a_hook_that_returns_another_size_is_refused(self):
-        inputs = make_inputs(16, 3, 4)
+        inputs = leaves(make_inputs(16, 3, 4))
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: x, lambda x: x if x.shape[0] == x.shape[1] else x[:8].clone()
         ):
@@ -301,270 +292,174 @@ class TestGradients(TestCase):
     @in_precise_dtypes
     @of_all_sizes
     def test_gradcheck(self, sizes, dtype):
-        inputs = make_inputs(*sizes, dtype=dtype)
-        self.assertTrue(
-            gradcheck(
-                torch.attn,
-                inputs,
-                check_forward_ad=True,
-                check_batched_grad=True,
-                check_batched_forward_grad=True,
-            )
-        )
-        self.assertTrue(
-            gradgradcheck(
-                torch.attn, inputs, check_fwd_over_rev=True, check_batched_grad=True
-            )
-        )
+        inputs = leaves(make_inputs(*sizes, dtype=dtype))
+        check_derivatives(torch.attn, inputs, batched=True)
 
     @in_precise_dtypes
     def test_gradcheck_of_every_subset(self, dtype):
-        """First and second derivatives, forward over reverse included, of each output and for each choice of inputs."""
-        for outputs, wanted in itertools.product(("output", "attn"), subsets(3)):
-            inputs = [
-                x.requires_grad_(want)
-                for x, want in zip(
-                    make_inputs(2, 3, 2, dtype=dtype), wanted, strict=True
-                )
-            ]
-
-            def function(*inputs, outputs=outputs):
-                return getattr(torch.attn(*inputs), outputs)
-
-            if any(
-                x.requires_grad for x in (inputs if outputs == "output" else inputs[:2])
-            ):
-                self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
-                self.assertTrue(
-                    gradgradcheck(function, inputs, check_fwd_over_rev=True)
-                )
+        """Of each output and for each choice of inputs."""
+        for output, wanted in itertools.product(range(2), subsets(3)):
+            if any(wanted[: 3 - output]):  # attn is no function of v
+                inputs = leaves(make_inputs(2, 2, 2, dtype=dtype), wanted)
+                check_derivatives(lambda *x: torch.attn(*x)[output], inputs)
 
     @in_precise_dtypes
     def test_every_subset_of_the_double_backward(self, dtype):
         """gradgradcheck gives a gradient to one of the gradients of q, k and v at a time."""
-        values = make_inputs(dtype=dtype, requires_grad=False)
-        given = make_inputs(dtype=dtype, requires_grad=False)
+        values, given = make_inputs(dtype=dtype), make_inputs(dtype=dtype)
         for chosen in subsets(3):
-            found = []
-            for function in torch.attn, composition:
-                inputs = [x.clone().requires_grad_() for x in values]
-                grads = first_gradients(function, inputs)
-                pairs = [
-                    (g, w)
-                    for g, w, use in zip(grads, given, chosen, strict=True)
-                    if use
-                ]
-                if pairs:
-                    outputs, weights = zip(*pairs, strict=True)
-                    found.append(torch.autograd.grad(outputs, inputs, weights))
-            if found:
-                self.assertEqual(*found, msg=f"{chosen}")
+
+            def run(function):
+                inputs = leaves(values)
+                grads = gradients(function, inputs, create_graph=True)
+                chosen_pairs = itertools.compress(zip(grads, given), chosen)
+                outputs, weights = zip(*chosen_pairs)
+                return torch.autograd.grad(outputs, inputs, weights)
+
+            if any(chosen):
+                self.assert_like_composition(run, msg=f"{chosen}")
 
     @in_precise_dtypes
     def test_third_derivative(self, dtype):
-        inputs = make_inputs(2, 2, 1, dtype=dtype)
-        self.assertTrue(
-            gradgradcheck(lambda *inputs: first_gradients(torch.attn, inputs), inputs)
-        )
+        inputs = leaves(make_inputs(2, 2, 1, dtype=dtype))
+        gradgradcheck(lambda *x: gradients(torch.attn, x, create_graph=True), inputs)
 
     @in_precise_dtypes
     def test_derivative_of_the_backward_operator(self, dtype):
-        """Of all of its tensors, by itself: reverse, forward and both."""
-        inputs = make((3, 2), (3, 3), (3, 4), (3, 4), (3, 2), (3, 3), dtype=dtype)
+        """Of all of its tensors, by itself."""
+        inputs = leaves(make_all(2, 2, 2, dtype=dtype))
         for mask in subsets(3):
             if any(mask):
-
-                def function(*inputs, mask=mask):
-                    return tuple(
-                        x for x in aten._attn_backward(*inputs, mask) if x is not None
-                    )
-
-                self.assertTrue(gradcheck(function, inputs, check_forward_ad=True))
-                self.assertTrue(
-                    gradgradcheck(function, inputs, check_fwd_over_rev=True)
+                check_derivatives(
+                    lambda *x: present(aten._attn_backward(*x, mask)), inputs
                 )
 
     @in_precise_dtypes
     def test_every_subset_of_tangents(self, dtype):
-        values, tangents = (
-            make_inputs(dtype=dtype, requires_grad=False) for _ in range(2)
-        )
+        values, tangents = make_inputs(dtype=dtype), make_inputs(dtype=dtype)
         for chosen in subsets(3):
-            found = []
-            for function in torch.attn, composition:
+
+            def run(function):
                 with fwAD.dual_level():
                     inputs = [
                         fwAD.make_dual(x, t) if use else x
-                        for x, t, use in zip(values, tangents, chosen, strict=True)
+                        for x, t, use in zip(values, tangents, chosen)
                     ]
-                    found.append(
-                        [fwAD.unpack_dual(x).tangent for x in function(*inputs)]
-                    )
-            self.assertEqual(
-                *[[t is None for t in result] for result in found], msg=f"{chosen}"
-            )
-            self.assertEqual(
-                *[[t for t in result if t is not None] for result in found]
-            )
+                    return [fwAD.unpack_dual(x).tangent for x in function(*inputs)]
+
+            self.assert_like_composition(run, msg=f"{chosen}")
 
     @in_precise_dtypes
     def test_gradients_of_expanded_and_lazy_gradients(self, dtype):
         """The gradient of a sum is one element seen N x N times; a lazy conjugate is not what lies in memory."""
-        inputs = make_inputs(dtype=dtype)
+        inputs = leaves(make_inputs(dtype=dtype))
 
-        def loss(function):
+        def run(function):
             output, attn = function(*inputs)
-            return (output.conj().sum() + attn.mT.sum() * 2).real
+            value = (output.conj().sum() + attn.mT.sum() * 2).real
+            return torch.autograd.grad(value, inputs)
 
-        self.assertEqual(
-            *[torch.autograd.grad(loss(f), inputs) for f in (torch.attn, composition)]
-        )
+        self.assert_like_composition(run)
 
     def test_a_hook_on_attn_sees_only_its_direct_gradient(self):
         """Not what reaches it through output, which is not a function of it in the graph."""
-        output, attn = torch.attn(*make_inputs())
+        output, attn = torch.attn(*leaves(make_inputs()))
         seen = []
         attn.register_hook(seen.append)
         (output.sum() + 2 * attn.sum()).backward()
         self.assertEqual(seen, [torch.full_like(attn, 2)])
 
     def test_gradients_are_kept_for_a_second_backward(self):
-        inputs = make_inputs()
-        output, attn = torch.attn(*inputs)
-        first = torch.autograd.grad(
-            output.sum() + attn.sum(), inputs, retain_graph=True
-        )
-        second = torch.autograd.grad(output.sum() + attn.sum(), inputs)
+        inputs = leaves(make_inputs())
+        value = loss(torch.attn(*inputs))
+        first = torch.autograd.grad(value, inputs, retain_graph=True)
+        second = torch.autograd.grad(value, inputs)
         self.assertEqual(first, second, rtol=0, atol=0)
 
     def test_only_what_is_needed_is_saved(self):
         """attn always; q for k's gradient, k for q's, v for either."""
         for wanted in subsets(3):
-            inputs = [
-                x.requires_grad_(want)
-                for x, want in zip(make_inputs(), wanted, strict=True)
-            ]
             if any(wanted):
-                node = torch.attn(*inputs).output.grad_fn
-                saved = [
-                    name
-                    for name in ("q", "k", "v", "attn")
-                    if getattr(node, f"_saved_{name}") is not None
-                ]
-                expected = (
-                    ["q"] * wanted[1]
-                    + ["k"] * wanted[0]
-                    + ["v"] * (wanted[0] or wanted[1])
-                    + ["attn"]
-                )
-                self.assertEqual(saved, expected)
+                node = torch.attn(*leaves(make_inputs(), wanted)).output.grad_fn
+                names = "q", "k", "v", "attn"
+                saved = [getattr(node, f"_saved_{x}") is not None for x in names]
+                needed = [wanted[1], wanted[0], any(wanted[:2]), True]
+                self.assertEqual(saved, needed)
 
 
-def bad_calls() -> Iterator[tuple[str, dict[str, torch.Tensor | None]]]:
-    """Calls of attn and of its backward that break one rule for one tensor each: what is broken, and all tensors."""
-    shapes = {
-        "grad_output": (5, 4),
-        "grad_attn": (5, 5),
-        "q": (5, 3),
-        "k": (5, 3),
-        "v": (5, 4),
-        "attn": (5, 5),
-    }
+SHAPES = {
+    "grad_output": (5, 4),
+    "grad_attn": (5, 5),
+    "q": (5, 3),
+    "k": (5, 3),
+    "v": (5, 4),
+    "attn": (5, 5),
+}
 
-    def call(names, **other):
-        tensors = {name: torch.randn(shapes[name]) for name in names}
-        return tensors | other
 
-    for names in ("q", "k", "v"), tuple(shapes):
+def bad_calls():
+    """Tensors of attn and of its backward that break one rule for one tensor each."""
+    for names in ("q", "k", "v"), tuple(SHAPES):
+        good = {name: torch.randn(SHAPES[name]) for name in names}
         for name in names:
-            n, columns = shapes[name]
-            for shape in (), (n,), (n, columns, 1):
-                yield (
-                    f"{name}, {len(shape)}-D",
-                    call(names, **{name: torch.randn(shape)}),
-                )
-            for shape in (n - 1, columns), (n, columns + 1), (0, columns), (1, columns):
-                if names[0] == "q" and name == "v" and shape[0] == n:
-                    continue  # nothing else has v's number of columns
-                yield f"{name}, {shape}", call(names, **{name: torch.randn(shape)})
-            other = torch.randn(n, columns, dtype=torch.float64)
-            yield f"{name}, another dtype", call(names, **{name: other})
+            n, columns = SHAPES[name]
+            shapes = [(), (n,), (n, columns, 1)]
+            shapes += [(rows, columns) for rows in (0, 1, n - 1)]
+            if len(names) > 3 or name != "v":  # nothing else has v's number of columns
+                shapes.append((n, columns + 1))
+            yield from (good | {name: torch.randn(shape)} for shape in shapes)
+            yield good | {name: good[name].double()}
         for dtype in torch.int64, torch.bool, torch.complex32, torch.float8_e4m3fn:
-            tensors = {x: torch.zeros(shapes[x], dtype=dtype) for x in names}
-            yield f"{dtype}", tensors
-    for name in "q", "k", "v":
-        yield f"{name}, None", call(tuple(shapes), **{name: None})
+            yield {name: torch.zeros(SHAPES[name], dtype=dtype) for name in names}
+    yield from (good | {name: None} for name in ("q", "k", "v"))
 
 
-def call_operator(tensors: dict[str, torch.Tensor | None]) -> tuple:
+def call(tensors, where):
+    """attn of three tensors or its backward of six; where it runs is a device or a subsystem."""
+    operator, mask = aten.attn, ()
     if "attn" in tensors:
-        return aten._attn_backward(*tensors.values(), [True] * 3)
-    return torch.attn(*tensors.values())
-
-
-def mapped(
-    function: Callable, tensors: dict[str, torch.Tensor | None]
-) -> dict[str, torch.Tensor | None]:
-    return {name: None if x is None else function(x) for name, x in tensors.items()}
+        operator, mask = aten._attn_backward, ([True] * 3,)
+    if where == "decomposition":
+        return decomposed(operator)(*tensors.values(), *mask)
+    given = {name: x for name, x in tensors.items() if x is not None}
+    if where == "vmap":
+        batch = {name: torch.stack([x] * 2) for name, x in given.items()}
+        return vmap(lambda x: operator(*(tensors | x).values(), *mask))(batch)
+    with FakeTensorMode() if where == "fake" else contextlib.nullcontext() as mode:
+        convert = mode.from_tensor if mode else lambda x: x.to(where)
+        given = {name: convert(x) for name, x in given.items()}
+        return operator(*(tensors | given).values(), *mask)
 
 
 class TestErrors(TestCase):
-    def sentence(self, function, *args):
-        with self.assertRaises(RuntimeError) as caught:
-            function(*args)
-        return str(caught.exception)
-
     @parametrize("where", ["meta", "fake", "vmap", "decomposition"])
     def test_what_the_cpu_refuses_is_refused_in_the_same_words(self, where):
-        def on_meta(tensors):
-            return call_operator(mapped(lambda x: x.to("meta"), tensors))
-
-        def on_fake(tensors):
-            with FakeTensorMode() as mode:
-                return call_operator(mapped(mode.from_tensor, tensors))
-
-        def in_vmap(tensors):
-            names = [name for name, x in tensors.items() if x is not None]
-
-            def function(*batched):
-                return call_operator(tensors | dict(zip(names, batched, strict=True)))
-
-            return vmap(function)(*[torch.stack([tensors[x]] * 2) for x in names])
-
-        def in_parts(tensors):
-            if "attn" in tensors:
-                return decomposed(aten._attn_backward)(*tensors.values(), [True] * 3)
-            return decomposed(aten.attn)(*tensors.values())
-
-        ways = {
-            "meta": on_meta,
-            "fake": on_fake,
-            "vmap": in_vmap,
-            "decomposition": in_parts,
-        }
-        for broken, tensors in bad_calls():
-            operator = "_attn_backward" if "attn" in tensors else "attn"
-            with self.subTest(operator=operator, broken=broken):
-                on_cpu = self.sentence(call_operator, tensors)
-                self.assertRegex(on_cpu, f"^{operator}: expected .*, but got ")
-                self.assertEqual(self.sentence(ways[where], tensors), on_cpu)
+        for tensors in bad_calls():
+            name = "_attn_backward" if "attn" in tensors else "attn"
+            given = [x if x is None else (x.dtype, *x.shape) for x in tensors.values()]
+            with self.subTest(operator=name, tensors=str(given)):
+                message = f"^{name}: expected .*, but got "
+                with self.assertRaisesRegex(RuntimeError, message) as on_cpu:
+                    call(tensors, "cpu")
+                with self.assertRaises(RuntimeError) as refused:
+                    call(tensors, where)
+                self.assertEqual(str(refused.exception), str(on_cpu.exception))
 
     def test_devices(self):
         """Tensors of two devices, which a fake mode and vmap tell apart as well."""
-        shapes = [(5, 4), (5, 5), (5, 3), (5, 3), (5, 4), (5, 5)]
-        for i in range(6):
-            devices = ["meta" if i == j else "cpu" for j in range(6)]
-            tensors = [torch.randn(x, device=d) for x, d in zip(shapes, devices)]
+        for name in SHAPES:
+            tensors = {x: torch.randn(shape) for x, shape in SHAPES.items()}
+            tensors[name] = tensors[name].to("meta")
             message = "_attn_backward: expected grad_output, .* on the same device, but"
             with self.assertRaisesRegex(RuntimeError, message):
-                aten._attn_backward(*tensors, [True] * 3)
-            if 2 <= i < 5:
+                aten._attn_backward(*tensors.values(), [True] * 3)
+            if name in ("q", "k", "v"):
                 message = "attn: expected q, k and v to be on the same device, but got"
                 with self.assertRaisesRegex(RuntimeError, message):
-                    torch.attn(*tensors[2:5])
+                    torch.attn(tensors["q"], tensors["k"], tensors["v"])
 
 
-def products(function: Callable, *args) -> int:
+def products(function, *args):
     """How many products ATen makes in a call: none, where a kernel runs."""
     with torch.autograd.profiler.profile() as profile:
         function(*args)
@@ -582,14 +477,14 @@ class PassOn(TorchDispatchMode):
 
 # Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.
 def first_order(function, inputs, around):
-    outputs = tuple(function(*inputs))
+    outputs = function(*inputs)
     given = [x.detach() * 2 for x in outputs]
     with around():
         return torch.autograd.grad(outputs, inputs, given)
 
 
 def second_order(function, inputs, around):
-    outputs = tuple(function(*inputs))
+    outputs = function(*inputs)
     given = [(x.detach() * 2).requires_grad_() for x in outputs]
     with around():
         grads = torch.autograd.grad(outputs, inputs, given, create_graph=True)
@@ -600,7 +495,7 @@ def second_order(function, inputs, around):
 def forward_over_reverse(function, inputs, around):
     with fwAD.dual_level():
         duals = [fwAD.make_dual(x, x.detach() * 0.5 + 0.25) for x in inputs]
-        outputs = tuple(function(*duals))
+        outputs = function(*duals)
         given = [x.detach() * 2 for x in outputs]
         with around():
             grads = torch.autograd.grad(outputs, duals, given, create_graph=True)
@@ -608,7 +503,7 @@ def forward_over_reverse(function, inputs, around):
 
 
 def batched_gradients(function, inputs, around):
-    outputs = tuple(function(*inputs))
+    outputs = function(*inputs)
     given = [torch.stack([x.detach() * 2, x.detach() - 1]) for x in outputs]
     with around():
         return vmap(lambda *given: torch.autograd.grad(outputs, inputs, given))(*given)
@@ -618,20 +513,20 @@ def attn_of_a_batch(*inputs):
     return [x.squeeze(0) for x in vmap(torch.attn)(*[x.unsqueeze(0) for x in inputs])]
 
 
-def in_mode(mode: Callable[[], object]) -> Callable:
+def in_mode(mode):
     def run(order, function, values):
         with mode():
-            inputs = [x.clone().requires_grad_() for x in values]
-            return order(function, inputs, contextlib.nullcontext)
+            return order(function, leaves(values), contextlib.nullcontext)
 
     return run
 
 
 def in_autocast(order, function, values):
     """The forward outside, where autocast would cast the inputs; whatever differentiates it inside."""
-    inputs = [x.clone().requires_grad_() for x in values]
-    device = inputs[0].device.type
-    return order(function, inputs, lambda: torch.autocast(device, torch.bfloat16))
+    device = values[0].device.type
+    return order(
+        function, leaves(values), lambda: torch.autocast(device, torch.bfloat16)
+    )
 
 
 def in_two_tensors(order, function, values):
@@ -645,10 +540,11 @@ def in_logging_tensors(order, function, values):
 
 
 ORDERS = [first_order, second_order, forward_over_reverse, batched_gradients]
+outside = in_mode(contextlib.nullcontext)
 MODES = {
-    "dispatch mode": in_mode(PassOn),
-    "FLOP counter": in_mode(lambda: FlopCounterMode(display=False)),
-    "mutation allowed": in_mode(torch.autograd.graph.allow_mutation_on_saved_tensors),
+    "dispatch_mode": in_mode(PassOn),
+    "FLOP_counter": in_mode(lambda: FlopCounterMode(display=False)),
+    "mutation_allowed": in_mode(torch.autograd.graph.allow_mutation_on_saved_tensors),
 }
 CONTEXTS = MODES | {
     "autocast": in_autocast,
@@ -678,92 +574,69 @@ class TestContexts(TestCase):
     @parametrize("dtype", [torch.float32, torch.float64])
     def test_sizes_reach_kernels_and_products(self, dtype):
         for sizes, count in (FUSED, 0), (WIDE, 2):
-            inputs = make_inputs(*sizes, dtype=dtype)
+            inputs = leaves(make_inputs(*sizes, dtype=dtype))
             self.assertEqual(products(torch.attn, *inputs), count)
-            outputs = tuple(torch.attn(*inputs))
-            given = [torch.ones_like(x) for x in outputs]
-            backward = products(torch.autograd.grad, outputs, inputs, given)
+            outputs = torch.attn(*inputs)
+            backward = products(torch.autograd.grad, outputs, inputs, outputs)
             self.assertEqual(backward, 2 * count)
 
     @in_all_dtypes
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
-    @parametrize("context", CONTEXTS, name_fn=lambda name: name.replace(" ", "_"))
+    @parametrize("context", CONTEXTS, name_fn=str)
     def test_derivatives_are_those_outside(self, context, order, dtype):
         for sizes in FUSED, WIDE:
-            values = make_inputs(*sizes, dtype=dtype, requires_grad=False)
+            values = make_inputs(*sizes, dtype=dtype)
             values = [x / max(sizes) ** 0.5 for x in values]  # or float16 overflows
             for function in torch.attn, attn_of_a_batch:
                 if context == "TwoTensor" and order is forward_over_reverse:
                     continue  # TwoTensor has no tangents
                 if context not in MODES and function is attn_of_a_batch:
                     continue  # it has the derivatives of PyTorch's own operators
-                expected = in_mode(contextlib.nullcontext)(order, function, values)
                 result = CONTEXTS[context](order, function, values)
-                self.assert_same(result, expected)
+                self.assert_same(result, outside(order, function, values))
 
     @in_all_dtypes
     def test_lazy_views_below_the_python_key(self, dtype):
         """There the kernels get conjugate and negative views as they are."""
         keys = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate)
         keys = keys | torch._C.DispatchKeySet(torch._C.DispatchKey.Negative)
-
         lazy_views = (
             lambda x: torch._neg_view(-x),
             lambda x: x.conj_physical().conj(),
             lambda x: torch._neg_view((-x).conj_physical()).conj(),
         )
-        for (n, d, e), lazy in itertools.product(
-            ((9, 300, 400), (9, 4, 5)), lazy_views
-        ):
-            tensors = make(
-                *((n, e), (n, n), (n, d), (n, d), (n, e), (n, n)),
-                dtype=dtype,
-                requires_grad=False,
-            )
-            expected = [
-                *torch.attn(*tensors[2:5]),
-                *aten._attn_backward(*tensors, [True] * 3),
-            ]
+
+        def run(tensors):
+            grads = aten._attn_backward(*tensors, [True] * 3)
+            return *torch.attn(*tensors[2:5]), *grads
+
+        for sizes, lazy in itertools.product(((9, 300, 400), (9, 4, 5)), lazy_views):
+            tensors = make_all(*sizes, dtype=dtype)
             views = [lazy(x) for x in tensors]
             with torch._C._ExcludeDispatchKeyGuard(keys):
-                result = [
-                    *torch.attn(*views[2:5]),
-                    *aten._attn_backward(*views, [True] * 3),
-                ]
-            self.assertEqual(result, expected)
+                result = run(views)
+            self.assertEqual(result, run(tensors))
 
     @in_all_dtypes
     def test_the_backward_operator_under_autocast(self, dtype):
-        for n, d, e in (9, 300, 400), (9, 100, 100):
-            tensors = make(
-                (n, e),
-                (n, n),
-                (n, d),
-                (n, d),
-                (n, e),
-                (n, n),
-                dtype=dtype,
-                requires_grad=False,
-            )
+        for sizes in (9, 300, 400), (9, 100, 100):
+            tensors = make_all(*sizes, dtype=dtype)
             expected = aten._attn_backward(*tensors, [True] * 3)
             with torch.autocast("cpu", torch.bfloat16):
                 result = aten._attn_backward(*tensors, [True] * 3)
                 with FakeTensorMode() as mode:
-                    fake = aten._attn_backward(
-                        *[mode.from_tensor(x) for x in tensors], [True] * 3
-                    )
+                    fakes = map(mode.from_tensor, tensors)
+                    fake = aten._attn_backward(*fakes, [True] * 3)
             self.assertEqual(result, expected, rtol=0, atol=0)
             self.assertEqual([x.dtype for x in fake], [dtype] * 3)
 
     def test_tangents_of_the_backward_operator_under_autocast(self):
-        shapes = (9, 4), (9, 9), (9, 3), (9, 3), (9, 4), (9, 9)
-        tensors, tangents = (
-            make(*shapes, dtype=torch.float32, requires_grad=False) for _ in range(2)
-        )
+        sizes = 9, 3, 4
+        tensors, tangents = (make_all(*sizes, dtype=torch.float32) for _ in range(2))
 
         def of_backward():
             with fwAD.dual_level():
-                duals = list(map(fwAD.make_dual, tensors, tangents))
+                duals = map(fwAD.make_dual, tensors, tangents)
                 grads = aten._attn_backward(*duals, [True] * 3)
                 return [fwAD.unpack_dual(x).tangent for x in grads]
 
@@ -774,26 +647,26 @@ class TestContexts(TestCase):
     @parametrize("dtype", [torch.complex64, torch.complex128])
     def test_infinite_gradients(self, dtype):
         """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
-        values = make_inputs(dtype=dtype, requires_grad=False)
+        values = make_inputs(dtype=dtype)
+        attn = composition(*values)[1]
         overflows = infinities = 0
-        for number, which in itertools.product(
-            (complex(torch.inf, 0), complex(0, -torch.inf), complex(torch.inf, 1)),
-            range(2),
-        ):
-            given = make((4, 3), (4, 4), dtype=dtype, requires_grad=False)
+        numbers = complex(torch.inf, 0), complex(0, -torch.inf), complex(torch.inf, 1)
+        for number, which in itertools.product(numbers, range(2)):
+            given = make_outputs(dtype=dtype)
             given[which][1, 2] = number
-            found = []
-            for function in torch.attn, composition:
-                inputs = [x.clone().requires_grad_() for x in values]
-                grads = torch.autograd.grad(tuple(function(*inputs)), inputs, given)
-                found.append([torch.view_as_real(x) for x in grads])
-            attn = composition(*values)[1]
-            grads = decomposed(aten._attn_backward)(*given, *values, attn, [True] * 3)
-            found.append([torch.view_as_real(x) for x in grads])
-            for ours in found[0], found[2]:
-                self.assertEqual(ours, found[1], equal_nan=True)
-            overflows += sum((~x.isfinite()).sum().item() for x in found[1])
-            infinities += which * found[1][0].isinf().sum().item()
+            results = []
+            for function in composition, torch.attn:
+                inputs = leaves(values)
+                grads = torch.autograd.grad(function(*inputs), inputs, given)
+                results.append(grads)
+            backward = decomposed(aten._attn_backward)
+            results.append(backward(*given, *values, attn, [True] * 3))
+            results = [[*map(torch.view_as_real, grads)] for grads in results]
+            expected = results[0]
+            for result in results[1:]:
+                self.assertEqual(result, expected, equal_nan=True)
+            overflows += sum((~x.isfinite()).sum().item() for x in expected)
+            infinities += which * expected[0].isinf().sum().item()
         self.assertGreater(overflows, 0)
         if not infinities:
             self.skipTest(
@@ -804,87 +677,56 @@ class TestContexts(TestCase):
 class TestContextsOfDevices(TestCase):
     """The same on every device, each of which has kernels of its own."""
 
+    def values(self, sizes, device, dtype):
+        return [x.to(device) for x in make_inputs(*sizes, dtype=dtype)]
+
     @dtypes(torch.complex64, torch.complex128)
-    @parametrize("context", MODES, name_fn=lambda name: name.replace(" ", "_"))
+    @parametrize("context", MODES, name_fn=str)
     def test_complex_derivatives_in_modes(self, device, context, dtype):
         for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 30, 40))):
-            inputs = make_inputs(*sizes, dtype=dtype, requires_grad=False)
-            values = [x.to(device) for x in inputs]
-            expected = in_mode(contextlib.nullcontext)(order, torch.attn, values)
-            result = CONTEXTS[context](order, torch.attn, values)
+            values = self.values(sizes, device, dtype)
+            expected = outside(order, torch.attn, values)
+            result = MODES[context](order, torch.attn, values)
             TestContexts.assert_same(self, result, expected)
 
     @dtypes(*ALL)
     def test_derivatives_under_autocast(self, device, dtype):
         for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 300, 400))):
-            inputs = make_inputs(*sizes, dtype=dtype, requires_grad=False)
-            values = [x.to(device) for x in inputs]
-            expected = in_mode(contextlib.nullcontext)(order, torch.attn, values)
+            values = self.values(sizes, device, dtype)
+            expected = outside(order, torch.attn, values)
             result = in_autocast(order, torch.attn, values)
             self.assertEqual(result, expected, rtol=0, atol=0)
 
 
-class TestGenericKernels(TestCase):
-    """Backends without kernels of their own run these; XLA, which is not in this PyTorch, stands for them."""
-
-    @in_precise_dtypes
-    def test_they_agree_with_the_cpu_ones(self, dtype):
-        backend = torch._C.DispatchKeySet(torch._C.DispatchKey.XLA)
-        q, k, v = make_inputs(9, 3, 2, dtype=dtype, requires_grad=False)
-        gradients = make((9, 2), (9, 9), dtype=dtype, requires_grad=False)
-        attn = torch.attn(q, k, v).attn
-        self.assertEqual(
-            aten.attn.default.redispatch(backend, q, k, v), tuple(torch.attn(q, k, v))
-        )
-        for defined, mask in itertools.product(subsets(2), subsets(3)):
-            args = [*keep(gradients, defined), q, k, v, attn, mask]
-            self.assertEqual(
-                aten._attn_backward.default.redispatch(backend, *args),
-                aten._attn_backward(*args),
-            )
-
-
-class TestTransforms(TestCase):
+class TestTransforms(AttnTestCase):
     def setUp(self):
         super().setUp()
         # A loop over the batch, which only warns, is an error here.
-        self.fallback = torch._C._functorch._is_vmap_fallback_enabled()
-        torch._C._functorch._set_vmap_fallback_enabled(False)
-
-    def tearDown(self):
-        torch._C._functorch._set_vmap_fallback_enabled(self.fallback)
-        super().tearDown()
+        enable = torch._C._functorch._set_vmap_fallback_enabled
+        self.addCleanup(enable, torch._C._functorch._is_vmap_fallback_enabled())
+        enable(False)
 
     def check_vmap(self, function, expected, shapes, dtype, batch=3):
         """vmap of `function`, over every choice of in_dims of these tensors, against `expected` in a loop."""
         for in_dims in itertools.product((None, 0, 1, 2), repeat=len(shapes)):
             if set(in_dims) == {None}:
                 continue
-            inputs = [
-                make(
-                    shape if dim is None else (*shape[:dim], batch, *shape[dim:]),
-                    dtype=dtype,
-                    requires_grad=False,
-                )[0]
-                for shape, dim in zip(shapes, in_dims, strict=True)
-            ]
+            inputs = make(
+                *[
+                    shape if dim is None else (*shape[:dim], batch, *shape[dim:])
+                    for shape, dim in zip(shapes, in_dims)
+                ],
+                dtype=dtype,
+            )
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 result = vmap(function, in_dims)(*inputs)
-            each = [
-                expected(
-                    *[
-                        x if dim is None else x.select(dim, i)
-                        for x, dim in zip(inputs, in_dims, strict=True)
-                    ]
-                )
-                for i in range(batch)
+            singles = [
+                itertools.repeat(x) if dim is None else x.unbind(dim)
+                for x, dim in zip(inputs, in_dims)
             ]
-            self.assertEqual(
-                tuple(result),
-                tuple(map(torch.stack, zip(*each, strict=True))),
-                msg=f"{in_dims}",
-            )
+            each = zip(*map(expected, *singles))
+            self.assertEqual(result, [*map(torch.stack, each)], msg=f"{in_dims}")
 
     @in_precise_dtypes
     def test_vmap_over_every_choice_of_in_dims(self, dtype):
@@ -893,96 +735,80 @@ class TestTransforms(TestCase):
     @in_precise_dtypes
     def test_vmap_of_the_backward_operator(self, dtype):
         """In pairs of in_dims, or all six tensors would make 4096 cases."""
-        for mask in subsets(3):
-            for defined in subsets(2):
+        for mask, defined in itertools.product(subsets(3), subsets(2)):
 
-                def backward(q, k, given, function, mask=mask, defined=defined):
+            def backward(function):
+                def run(q, k, given):
                     v, attn = torch.ones_like(given), torch.tanh(q @ k.mT)
-                    grad_output, grad_attn = keep((given, q @ q.mT), defined)
-                    result = function(grad_output, grad_attn, q, k, v, attn, mask)
-                    return tuple(x for x in result if x is not None)
+                    grads = keep((given, q @ q.mT), defined)
+                    return present(function(*grads, q, k, v, attn, mask))
 
-                if any(defined) and (any(mask[:2]) or (mask[2] and defined[0])):
-                    self.check_vmap(
-                        lambda *x: backward(*x, aten._attn_backward),
-                        lambda *x: backward(*x, composition_backward),
-                        [(4, 2), (4, 2), (4, 3)],
-                        dtype,
-                    )
+                return run
+
+            if any(defined) and (any(mask[:2]) or (mask[2] and defined[0])):
+                functions = map(backward, (aten._attn_backward, composition_backward))
+                self.check_vmap(*functions, [(4, 2), (4, 2), (4, 3)], dtype)
 
     def test_nested_vmap(self):
-        q, k, v = make((3, 2, 4, 2), (3, 4, 2), (2, 4, 3), requires_grad=False)
+        q, k, v = make((3, 2, 4, 2), (3, 4, 2), (2, 4, 3))
         result = vmap(vmap(torch.attn, (0, None, 0)), (0, 0, None))(q, k, v)
-        self.assertEqual(tuple(result), composition(q, k.unsqueeze(1), v))
+        self.assertEqual(result, composition(q, k.unsqueeze(1), v))
 
     def test_vmap_over_an_empty_batch(self):
-        q, k, v = make((0, 4, 2), (4, 2), (4, 3), requires_grad=False)
-        self.assertEqual(
-            [x.shape for x in vmap(torch.attn, (0, None, None))(q, k, v)],
-            [(0, 4, 3), (0, 4, 4)],
-        )
+        q, k, v = make((0, 4, 2), (4, 2), (4, 3))
+        result = vmap(torch.attn, (0, None, None))(q, k, v)
+        self.assertEqual([x.shape for x in result], [(0, 4, 3), (0, 4, 4)])
 
     def test_errors_under_vmap_name_the_sizes_inside(self):
-        q, k, v = make((7, 2, 3), (5, 3), (2, 4), requires_grad=False)
+        q, k, v = make((7, 2, 3), (5, 3), (2, 4))
         message = r"the same number of rows, but got q \[2, 3\], k \[5, 3\], v \[2, 4\]"
         with self.assertRaisesRegex(RuntimeError, message):
             vmap(torch.attn, (0, None, None))(q, k, v)
-        with self.assertRaisesRegex(
-            RuntimeError, "attn: expected q to be 2-D, but got a 1-D tensor of size"
-        ):
+        message = "attn: expected q to be 2-D, but got a 1-D tensor of size"
+        with self.assertRaisesRegex(RuntimeError, message):
             vmap(torch.attn)(k, k, k)
 
     @in_precise_dtypes
     def test_transforms_of_gradients(self, dtype):
-        """Per-sample gradients, Jacobians and Hessians, as composition has them."""
-        batch = make((3, 4, 2), (3, 4, 2), (3, 4, 3), dtype=dtype, requires_grad=False)
-        single = [x[0] for x in batch]
+        """Per-sample gradients, Jacobians and Hessians."""
+        batch = make((3, 4, 2), (3, 4, 2), (3, 4, 3), dtype=dtype)
+        single, other = ([x[i] for x in batch] for i in range(2))
+        every = (0, 1, 2)
 
-        def loss(function):
-            def of(*inputs):
-                output, attn = function(*inputs)
-                return (output * output.conj()).real.sum() + (attn * attn).real.sum()
+        def run(function):
+            def value(*inputs):
+                return loss(function(*inputs))
 
-            return of
+            def outputs(*inputs):
+                return tuple(function(*inputs))
 
-        def transforms(function):
-            every = (0, 1, 2)
-            yield vmap(grad(loss(function), every))(*batch)
-            yield vmap(grad(loss(function), every), (None, 0, None))(
-                single[0], batch[1], single[2]
-            )
-            yield grad(lambda *x: vmap(loss(function))(*x).sum(), every)(*batch)
+            yield vmap(grad(value, every))(*batch)
+            mixed = single[0], batch[1], single[2]
+            yield vmap(grad(value, every), (None, 0, None))(*mixed)
+            yield grad(lambda *x: vmap(value)(*x).sum(), every)(*batch)
             if not dtype.is_complex:
-                yield jacrev(lambda *x: tuple(function(*x)), every)(*single)
-                yield jacfwd(lambda *x: tuple(function(*x)), every)(*single)
-                yield hessian(loss(function), every)(*single)
-                yield jacrev(jacrev(loss(function), every), every)(*single)
-                yield vmap(hessian(loss(function)))(*batch)
-            yield jvp(
-                lambda *x: tuple(function(*x)),
-                tuple(single),
-                tuple(x[1] for x in batch),
-            )
-            outputs, pull = vjp(lambda *x: tuple(function(*x)), *single)
-            yield pull(tuple(torch.ones_like(x) for x in outputs))
+                yield jacrev(outputs, every)(*single)
+                yield jacfwd(outputs, every)(*single)
+                yield hessian(value, every)(*single)
+                yield jacrev(jacrev(value, every), every)(*single)
+                yield vmap(hessian(value))(*batch)
+            yield jvp(outputs, tuple(single), tuple(other))
+            results, pull = vjp(outputs, *single)
+            yield pull(tuple(map(torch.ones_like, results)))
 
-        for ours, theirs in zip(
-            transforms(torch.attn), transforms(composition), strict=True
-        ):
-            self.assertEqual(ours, theirs)
+        self.assert_like_composition(lambda function: [*run(function)])
 
     @parametrize(
         "function", [torch.attn, torch.linalg.qr], name_fn=lambda f: f.__name__
     )
     def test_the_named_tuple_is_the_structure_of_the_outputs(self, function):
         """What torch.func asks for one entry of per output wants it in the named tuple, as for linalg.qr."""
-        inputs = make_inputs(requires_grad=False)
-        inputs = inputs if function is torch.attn else inputs[:1]
+        inputs = make_inputs()[: 3 if function is torch.attn else 1]
         outputs, pull = vjp(function, *inputs)
-        gradients = [torch.ones_like(x) for x in outputs]
-        self.assertEqual(len(pull(type(outputs)(gradients))), len(inputs))
+        given = [torch.ones_like(x) for x in outputs]
+        self.assertEqual(len(pull(type(outputs)(given))), len(inputs))
         with self.assertRaisesRegex(RuntimeError, "pytree structure of cotangents"):
-            pull(tuple(gradients))
+            pull(tuple(given))
         batch = [x.unsqueeze(0) for x in inputs]
         with self.assertRaisesRegex(ValueError, "out_dims is not compatible"):
             vmap(function, out_dims=(0, 0))(*batch)
@@ -997,155 +823,115 @@ class TestTransforms(TestCase):
                 self.function = function
 
             def forward(self, x):
-                return (
-                    self.function(*self.project(x).chunk(3, dim=-1))[0].square().sum()
-                )
+                return loss(self.function(*self.project(x).chunk(3, dim=-1)))
 
-        x = make((5, 4, 2), requires_grad=False)[0]
-        found = []
-        for function in torch.attn, composition:
+        x = make((5, 4, 2))[0]
+
+        def run(function):
             torch.manual_seed(0)
             model = Model(function)
             parameters = {name: p.detach() for name, p in model.named_parameters()}
-            per_sample = vmap(
-                grad(lambda p, x, model=model: functional_call(model, p, x)), (None, 0)
-            )
-            found.append(per_sample(parameters, x))
-        self.assertEqual(*found)
+            one = grad(lambda p, x: functional_call(model, p, x))
+            return vmap(one, (None, 0))(parameters, x)
+
+        self.assert_like_composition(run)
 
 
 class TestAutocast(TestCase):
     @parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_forward_and_backward_in_lower_precision(self, dtype):
-        inputs = make_inputs(8, 4, 4, dtype=torch.float32)
+        inputs = leaves(make_inputs(8, 4, 4, dtype=torch.float32))
         with torch.autocast("cpu", dtype):
-            output, attn = torch.attn(*inputs)
+            outputs = torch.attn(*inputs)
         expected = torch.attn(*[x.to(dtype) for x in inputs])
-        self.assertEqual((output, attn), tuple(expected), rtol=0, atol=0)
-        (output.sum() + attn.sum()).backward()
+        self.assertEqual(outputs, expected, rtol=0, atol=0)
+        loss(outputs).backward()
         self.assertEqual([x.grad.dtype for x in inputs], [torch.float32] * 3)
 
     def test_mixed_inputs(self):
-        q, k, v = make_inputs(dtype=torch.float32, requires_grad=False)
+        q, k, v = make_inputs(dtype=torch.float32)
         with torch.autocast("cpu", torch.bfloat16):
-            self.assertEqual(
-                torch.attn(q, k.bfloat16(), v).output.dtype, torch.bfloat16
-            )
+            output, _ = torch.attn(q, k.bfloat16(), v)
+        self.assertEqual(output.dtype, torch.bfloat16)
 
-    @parametrize(
-        "key",
-        [
-            "AutocastCPU",
-            "AutocastCUDA",
-            "AutocastXPU",
-            "AutocastMTIA",
-            "AutocastMPS",
-        ],
-    )
-    def test_every_list_has_it(self, key):
-        self.assertTrue(
-            torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
-        )
+    @parametrize("device", ["CPU", "CUDA", "XPU", "MTIA", "MPS"])
+    def test_every_list_has_it(self, device):
+        has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+        self.assertTrue(has_kernel("aten::attn", f"Autocast{device}"))
 
 
-class TestTracing(TestCase):
+def exported(dtype, pack):
+    """A program whose N is dynamic, and inputs of another N than that of its trace."""
+
+    class Model(torch.nn.Module):
+        def forward(self, q, k, v):
+            return pack(torch.attn(q, k, v))
+
+    n = torch.export.Dim("n")
+    inputs = tuple(make_inputs(dtype=dtype))
+    program = torch.export.export(Model(), inputs, dynamic_shapes=({0: n},) * 3)
+    return program, make_inputs(9, dtype=dtype)
+
+
+class TestTracing(DynamoTestCase):
     @in_all_dtypes
     @of_all_sizes
     def test_meta_and_fake_tensors(self, sizes, dtype):
         """Sizes, strides and dtypes as eager has them, forward and backward, whatever the strides of the inputs."""
-
-        def layouts():
-            n, d, e = sizes
-            yield make((n, d), (n, d), (n, e), dtype=dtype, requires_grad=False)
-            yield [
-                x.mT
-                for x in make((d, n), (d, n), (e, n), dtype=dtype, requires_grad=False)
-            ]
-            yield [
-                x.expand(n, -1)
-                for x in make((1, d), (1, d), (1, e), dtype=dtype, requires_grad=False)
-            ]
+        n, d, e = sizes
 
         def run(q, k, v):
-            output, attn = torch.attn(q, k, v)
-            if not EXPLICIT:
-                return output, attn
-            return (
-                output,
-                attn,
-                *aten._attn_backward(output.mT.mT, attn.mT, q, k, v, attn, [True] * 3),
-            )
+            output, attn = results = torch.attn(q, k, v)
+            if EXPLICIT:
+                args = output.mT.mT, attn.mT, q, k, v, attn
+                results = *results, *aten._attn_backward(*args, [True] * 3)
+            return [(x.shape, x.stride(), x.dtype) for x in results]
 
-        for inputs in layouts():
-            expected = [(x.shape, x.stride(), x.dtype) for x in run(*inputs)]
-            self.assertEqual(
-                [
-                    (x.shape, x.stride(), x.dtype)
-                    for x in run(*[x.to("meta") for x in inputs])
-                ],
-                expected,
-            )
+        for inputs in (
+            make_inputs(*sizes, dtype=dtype),
+            [x.mT for x in make((d, n), (d, n), (e, n), dtype=dtype)],
+            [x.expand(n, -1) for x in make((1, d), (1, d), (1, e), dtype=dtype)],
+        ):
+            expected = run(*inputs)
+            self.assertEqual(run(*[x.to("meta") for x in inputs]), expected)
             with FakeTensorMode() as mode:
-                fake = [mode.from_tensor(x) for x in inputs]
-                self.assertEqual(
-                    [(x.shape, x.stride(), x.dtype) for x in run(*fake)], expected
-                )
-
-    def test_fake_backward_has_the_same_undefined_gradients(self):
-        q, k, v = make_inputs(requires_grad=False)
-        attn = composition(q, k, v)[1]
-        gradients = make((4, 3), (4, 4), requires_grad=False)
-        for defined, mask in itertools.product(subsets(2), subsets(3)):
-            args = [*keep(gradients, defined), q, k, v, attn]
-            with FakeTensorMode() as mode:
-                fake = [None if x is None else mode.from_tensor(x) for x in args]
-                result = [x is None for x in aten._attn_backward(*fake, mask)]
-            self.assertEqual(
-                result, [x is None for x in aten._attn_backward(*args, mask)]
-            )
+                self.assertEqual(run(*map(mode.from_tensor, inputs)), expected)
 
     def test_unbacked_sizes(self):
         shapes = ShapeEnv()
         n, m, d, e = (shapes.create_unbacked_symint() for _ in range(4))
         with FakeTensorMode(shape_env=shapes):
-            q, k, v = torch.empty(n, d), torch.empty(n, d), torch.empty(n, e)
-            output, attn = torch.attn(q, k, v)
+            q, k, v = inputs = torch.empty(n, d), torch.empty(n, d), torch.empty(n, e)
+            output, attn = torch.attn(*inputs)
             self.assertEqual(str([*output.shape, *attn.shape]), f"[{n}, {e}, {n}, {n}]")
             if EXPLICIT:
-                grads = aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
+                grads = aten._attn_backward(output, attn, *inputs, attn, [True] * 3)
                 self.assertEqual(
-                    str([x.shape for x in grads]), str([q.shape, k.shape, v.shape])
+                    *[str([x.shape for x in xs]) for xs in (grads, inputs)]
                 )
             # Sizes that may differ are checked when the program runs.
             torch.attn(q, torch.empty(m, d), v)
-        later = [
-            str(check.expr)
-            for checks in shapes.deferred_runtime_asserts.values()
-            for check in checks
-        ]
-        self.assertIn(f"Eq({n}, {m})", later)
+        checks = itertools.chain(*shapes.deferred_runtime_asserts.values())
+        self.assertIn(f"Eq({n}, {m})", [str(check.expr) for check in checks])
 
     @in_all_dtypes
     @parametrize("backend", ["eager", "aot_eager"])
     def test_compiled_gradients_are_the_eager_ones(self, backend, dtype):
         """Bit for bit: the same kernels, forward and backward."""
-        inputs = make_inputs(37, 16, 24, dtype=dtype)
+        inputs = leaves(make_inputs(37, 16, 24, dtype=dtype))
 
         def step(function):
-            output, attn = function(*inputs)
-            loss = (output * output.conj()).real.sum() + (attn * attn).real.sum()
-            return output, attn, *torch.autograd.grad(loss, inputs)
+            outputs = function(*inputs)
+            return *outputs, *torch.autograd.grad(loss(outputs), inputs)
 
         compiled = torch.compile(torch.attn, backend=backend, fullgraph=True)
         self.assertEqual(step(compiled), step(torch.attn), rtol=0, atol=0)
-        torch._dynamo.reset()
 
     def test_inductor_keeps_it_whole(self):
-        inputs = make_inputs(33, 8, 5, dtype=torch.float64)
+        inputs = leaves(make_inputs(33, 8, 5))
 
         def function(*inputs):
-            output, attn = torch.attn(*inputs)
-            return (output * 2).sum() + attn.sum()
+            return loss(torch.attn(*inputs))
 
         def step(function):
             value = function(*inputs)
@@ -1154,38 +940,29 @@ class TestTracing(TestCase):
         result, code = run_and_get_code(step, torch.compile(function, fullgraph=True))
         self.assertEqual(result, step(function))
         for operator in "attn", "_attn_backward":
-            self.assertEqual(
-                "".join(code).count(f"torch.ops.aten.{operator}.default("), 1
-            )
-        torch._dynamo.reset()
+            call = f"torch.ops.aten.{operator}.default("
+            self.assertEqual("".join(code).count(call), 1)
 
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
-        values = make_inputs(9, 4, 3, dtype=torch.float32, requires_grad=False)
-        for wanted, used in itertools.product(
-            ((1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)), ((1, 1), (1, 0), (0, 1))
-        ):
-            if wanted == (0, 0, 1) and used == (0, 1):
-                continue
-            inputs = [
-                x.clone().requires_grad_(bool(want))
-                for x, want in zip(values, wanted, strict=True)
-            ]
+        """In one graph, which has a call for each."""
+        wanted = (1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1)
+        cases = [*itertools.product(wanted, ((1, 1), (1, 0), (0, 1)))]
+        cases.remove(((0, 0, 1), (0, 1)))  # attn is no function of v
+        values = make_inputs(9, 4, 3, dtype=torch.float32)
+        inputs = [leaves(values, map(bool, wanted)) for wanted, _ in cases]
 
-            def function(*inputs, used=used):
-                return sum(
-                    x.square().sum()
-                    for x, use in zip(torch.attn(*inputs), used, strict=True)
-                    if use
-                )
+        def function(inputs):
+            total = 0
+            for each, (_, used) in zip(inputs, cases):
+                for x, use in zip(torch.attn(*each), used):
+                    total = total + x.square().sum() if use else total
+            return total
 
-            compiled = torch.compile(function, fullgraph=True)
-            leaves = [x for x in inputs if x.requires_grad]
-            found = [
-                torch.autograd.grad(f(*inputs), leaves, allow_unused=True)
-                for f in (compiled, function)
-            ]
-            self.assertEqual(*found)
-            torch._dynamo.reset()
+        wanted = [x for x in itertools.chain(*inputs) if x.requires_grad]
+        compiled = torch.compile(function, fullgraph=True)
+        values = compiled(inputs), function(inputs)
+        found = [torch.autograd.grad(x, wanted, allow_unused=True) for x in values]
+        self.assertEqual(*found)
 
     def test_dynamic_sizes_compile_once(self):
         counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
@@ -1193,289 +970,188 @@ class TestTracing(TestCase):
             torch.attn, backend=counter, fullgraph=True, dynamic=True
         )
         for sizes in (4, 2, 3), (7, 5, 6), (9, 3, 8):
-            inputs = make_inputs(*sizes)
-            self.assertEqual(tuple(compiled(*inputs)), tuple(torch.attn(*inputs)))
+            inputs = leaves(make_inputs(*sizes))
+            self.assertEqual(compiled(*inputs), torch.attn(*inputs))
         self.assertEqual(counter.frame_count, 1)
-        torch._dynamo.reset()
 
     def test_export(self):
-        class Model(torch.nn.Module):
-            def forward(self, q, k, v):
-                return torch.attn(q, k, v)
-
-        n = torch.export.Dim("n")
-        inputs = tuple(make_inputs(requires_grad=False))
-        program = torch.export.export(Model(), inputs, dynamic_shapes=({0: n},) * 3)
+        program, inputs = exported(torch.float64, lambda outputs: outputs)
         self.assertIn("aten.attn.default", str(program.graph))
-        other = make_inputs(7, requires_grad=False)
-        self.assertEqual(tuple(program.module()(*other)), tuple(torch.attn(*other)))
+        self.assertEqual(program.module()(*inputs), torch.attn(*inputs))
         # With export's own table all that is left are core operators.
-        decomposed = program.run_decompositions()
-        called = {x.target for x in decomposed.graph.nodes if x.op == "call_function"}
+        program = program.run_decompositions()
+        called = {x.target for x in program.graph.nodes if x.op == "call_function"}
         self.assertTrue(all(torch.Tag.core in x.tags for x in called), called)
-        self.assertEqual(tuple(decomposed.module()(*other)), tuple(torch.attn(*other)))
+        self.assertEqual(program.module()(*inputs), torch.attn(*inputs))
 
     def test_aot_inductor(self):
         """A packaged model calls the kernel, through the proxy executor since attn has no C shim."""
-
-        class Model(torch.nn.Module):
-            def forward(self, q, k, v):
-                return tuple(torch.attn(q, k, v))
-
-        n = torch.export.Dim("n")
-        inputs = tuple(make_inputs(dtype=torch.float32, requires_grad=False))
-        program = torch.export.export(Model(), inputs, dynamic_shapes=({0: n},) * 3)
-        other = make_inputs(9, dtype=torch.float32, requires_grad=False)
+        program, inputs = exported(torch.float32, tuple)
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "attn.pt2")
             torch._inductor.aoti_compile_and_package(program, package_path=path)
-            result = torch._inductor.aoti_load_package(path)(*other)
-        self.assertEqual(tuple(result), tuple(torch.attn(*other)), rtol=0, atol=0)
+            result = torch._inductor.aoti_load_package(path)(*inputs)
+        self.assertEqual(result, torch.attn(*inputs), rtol=0, atol=0)
 
     def test_compiled_autograd(self):
-        inputs = make_inputs()
-        expected = torch.autograd.grad(
-            sum(x.square().sum() for x in torch.attn(*inputs)), inputs
-        )
-        with compiled_autograd._enable(
-            torch.compile(backend="aot_eager", fullgraph=True)
-        ):
-            loss = sum(x.square().sum() for x in torch.attn(*inputs))
-            loss.backward()
-        self.assertEqual([x.grad for x in inputs], list(expected), rtol=0, atol=0)
-        torch._dynamo.reset()
-
-    @parametrize("mode", ["real", "fake", "symbolic"])
-    def test_make_fx_traces_gradients(self, mode):
-        inputs = make_inputs()
-
-        def function(*inputs):
-            return torch.autograd.grad(
-                sum(x.square().sum() for x in torch.attn(*inputs)), inputs
-            )
-
-        graph = make_fx(function, tracing_mode=mode)(*inputs)
-        self.assertEqual(graph(*inputs), function(*inputs))
+        inputs = leaves(make_inputs())
+        expected = gradients(torch.attn, inputs)
+        compiler = torch.compile(backend="aot_eager", fullgraph=True)
+        with compiled_autograd._enable(compiler):
+            loss(torch.attn(*inputs)).backward()
+        self.assertEqual([x.grad for x in inputs], expected, rtol=0, atol=0)
 
     @parametrize("mode", ["real", "fake", "symbolic"])
     def test_make_fx(self, mode):
         """Forward and backward are one node each; their decompositions say the same."""
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
 
-        def function(*inputs):
-            return torch.autograd.grad(
-                sum(x.square().sum() for x in torch.attn(*inputs)), inputs
-            )
+        def trace(**options):
+            def function(*inputs):
+                return gradients(torch.attn, inputs)
 
-        graph = make_fx(function, tracing_mode=mode)(*inputs)
-        self.assertEqual(graph.code.count("aten.attn.default"), 1)
-        self.assertEqual(graph.code.count("aten._attn_backward.default"), 1)
-        table = torch._decomp.get_decompositions([aten.attn, aten._attn_backward])
-        plain = make_fx(function, decomposition_table=table, tracing_mode=mode)(*inputs)
-        self.assertNotIn("attn", plain.code)
-        for traced in graph, plain:
-            self.assertEqual(traced(*inputs), function(*inputs))
+            graph = make_fx(function, tracing_mode=mode, **options)(*inputs)
+            self.assertEqual(graph(*inputs), function(*inputs))
+            return graph.code
 
-    def test_decomposition_has_the_same_undefined_gradients(self):
-        q, k, v = make_inputs(dtype=torch.complex128, requires_grad=False)
-        attn = composition(q, k, v)[1]
-        gradients = make((4, 3), (4, 4), dtype=torch.complex128, requires_grad=False)
-        for defined, mask in itertools.product(subsets(2), subsets(3)):
-            # Only what a wanted gradient needs is there.
-            scores = any(defined)
-            needed = (
-                mask[1] and scores,
-                mask[0] and scores,
-                defined[0] and any(mask[:2]),
-            )
-            args = [*keep(gradients, defined), *keep((q, k, v), needed), attn, mask]
-            ours = decomposed(aten._attn_backward)(*args)
-            theirs = aten._attn_backward(*args)
-            self.assertEqual([x is None for x in ours], [x is None for x in theirs])
-            self.assertEqual(
-                [x for x in ours if x is not None], [x for x in theirs if x is not None]
-            )
+        code = trace()
+        if EXPLICIT:
+            self.assertEqual(code.count("aten.attn.default"), 1)
+            self.assertEqual(code.count("aten._attn_backward.default"), 1)
+            operators = [aten.attn, aten._attn_backward]
+            table = torch._decomp.get_decompositions(operators)
+            self.assertNotIn("attn", trace(decomposition_table=table))
 
     def test_script_and_trace(self):
         def function(q, k, v):
             output, attn = torch.attn(q, k, v)
             return output * 2, attn
 
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
+        expected = with_gradients(function, inputs)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             compiled = [torch.jit.script(function), torch.jit.trace(function, inputs)]
             for scripted in compiled:
                 self.assertIn("aten::attn", str(scripted.graph))
-                for _ in range(
-                    3
-                ):  # the later calls run what the profiling executor made
-                    found = [f(*inputs) for f in (scripted, function)]
-                    self.assertEqual(*found)
-                    self.assertEqual(
-                        *[
-                            torch.autograd.grad(x[0].sum() + x[1].sum(), inputs)
-                            for x in found
-                        ]
-                    )
+                for _ in range(3):  # the profiling executor makes what runs later
+                    self.assertEqual(with_gradients(scripted, inputs), expected)
                 buffer = io.BytesIO()
                 torch.jit.save(scripted, buffer)
                 buffer.seek(0)
                 self.assertEqual(torch.jit.load(buffer)(*inputs), function(*inputs))
 
 
-def peak_memory(function: Callable[[], object]) -> int:
+def peak_memory(function):
     """Bytes that a call allocates at its worst moment, results included."""
     function()
     with torch.profiler.profile(profile_memory=True) as profile:
         function()
-    now = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            peak = max(peak, now)
-    return peak
+    events = profile.profiler.kineto_results.events()
+    changes = (event.nbytes() for event in events if event.name() == "[memory]")
+    return max(itertools.accumulate(changes))
 
 
-class TestTools(TestCase):
-    def test_flop_counter(self):
-        n, d, e = 8, 3, 5
-        with FlopCounterMode(display=False) as forward:
-            output, attn = torch.attn(*(inputs := make_inputs(n, d, e)))
-        self.assertEqual(forward.get_total_flops(), 2 * n * n * (d + e))
-        with FlopCounterMode(display=False) as backward:
-            torch.autograd.grad(output.sum() + attn.sum(), inputs)
-        self.assertEqual(backward.get_total_flops(), 4 * n * n * (d + e))
-
-    def test_flop_counter_counts_what_composition_does(self):
-        """For whatever is wanted and defined."""
-        values = make_inputs(8, 3, 5, requires_grad=False)
+class TestTools(AttnTestCase):
+    def test_flop_counter_is_that_of_composition(self):
+        """It counts what it does of composition, for whatever is wanted and defined."""
+        values = make_inputs(8, 3, 5)
         for wanted, used in itertools.product(subsets(3), subsets(2)):
-            counts = []
-            for function in torch.attn, composition:
-                inputs = [
-                    x.clone().requires_grad_(want)
-                    for x, want in zip(values, wanted, strict=True)
-                ]
-                loss = [
-                    x.sum()
-                    for x, use in zip(function(*inputs), used, strict=True)
-                    if use and x.requires_grad
-                ]
-                with FlopCounterMode(display=False) as counter:
-                    if loss:
-                        sum(loss).backward()
-                counts.append(counter.get_total_flops())
-            self.assertEqual(*counts, msg=f"{wanted} {used}")
+
+            def run(function):
+                inputs = leaves(values, wanted)
+                with FlopCounterMode(display=False) as forward:
+                    outputs = function(*inputs)
+                outputs = itertools.compress(outputs, used)
+                value = sum(x.sum() for x in outputs if x.requires_grad)
+                with FlopCounterMode(display=False) as backward:
+                    if torch.is_tensor(value):
+                        value.backward()
+                return forward.get_total_flops(), backward.get_total_flops()
+
+            self.assert_like_composition(run, msg=f"{wanted} {used}")
 
     def test_flop_counter_without_gradients(self):
-        q, k, v = make_inputs(requires_grad=False)
-        attn = torch.attn(q, k, v).attn
+        *_, q, k, v, attn = make_all()
         with FlopCounterMode(display=False) as counter:
             aten._attn_backward(None, None, q, k, v, attn, [True] * 3)
         self.assertEqual(counter.get_total_flops(), 0)
 
     @parametrize("use_reentrant", [True, False])
     def test_checkpointing(self, use_reentrant):
-        values = make_inputs(requires_grad=False)
-        found = []
-        for function in (
-            torch.attn,
-            lambda *x: checkpoint(torch.attn, *x, use_reentrant=use_reentrant),
-        ):
-            inputs = [x.clone().requires_grad_() for x in values]
-            sum(x.square().sum() for x in function(*inputs)).backward()
-            found.append([x.grad for x in inputs])
-        self.assertEqual(*found, rtol=0, atol=0)
+        values = make_inputs()
+        inputs, others = leaves(values), leaves(values)
+        loss(torch.attn(*inputs)).backward()
+        loss(checkpoint(torch.attn, *others, use_reentrant=use_reentrant)).backward()
+        grads = [[x.grad for x in xs] for xs in (inputs, others)]
+        self.assertEqual(*grads, rtol=0, atol=0)
 
     def test_saved_tensors_hooks(self):
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
         packed = []
 
         def pack(x):
             packed.append(tuple(x.shape))
-            return x.to(torch.float32).to("cpu", copy=True)
+            return x.to(torch.float32)
 
-        with torch.autograd.graph.saved_tensors_hooks(
-            pack, lambda x: x.to(torch.float64)
-        ):
-            output, attn = torch.attn(*inputs)
-        self.assertEqual(sorted(packed), [(4, 2), (4, 2), (4, 3), (4, 4)])
-        result = torch.autograd.grad(output.sum() + attn.sum(), inputs)
-        expected = torch.autograd.grad(
-            sum(x.sum() for x in torch.attn(*inputs)), inputs
-        )
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, torch.Tensor.double)
+        with hooks:
+            outputs = torch.attn(*inputs)
+        if EXPLICIT:
+            self.assertEqual(sorted(packed), [(4, 2), (4, 2), (4, 3), (4, 4)])
+        result = torch.autograd.grad(outputs, inputs, outputs)
+        outputs = torch.attn(*inputs)
+        expected = torch.autograd.grad(outputs, inputs, outputs)
         self.assertEqual(result, expected, rtol=1e-6, atol=1e-6)
 
-    def test_saved_on_cpu(self):
-        inputs = make_inputs()
-        with torch.autograd.graph.save_on_cpu():
-            outputs = torch.attn(*inputs)
-        self.assertEqual(
-            torch.autograd.grad(outputs.output.sum(), inputs),
-            torch.autograd.grad(torch.attn(*inputs).output.sum(), inputs),
-        )
-
     def test_names_in_the_graph(self):
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
         output, attn = torch.attn(*inputs)
         node = output.grad_fn
         self.assertEqual(node.name(), "AttnBackward0")
-        self.assertIs(node, attn.grad_fn)
-        for name, x in zip(("q", "k", "v"), inputs, strict=True):
+        for name, x in zip(("q", "k", "v"), inputs):
             self.assertIs(getattr(node, f"_saved_{name}"), x)
         self.assertEqual(node._saved_attn, attn)
         for name in ("q", "k", "v", "attn"):
-            self.assertIsInstance(
-                getattr(node, f"_raw_saved_{name}"), torch._C._autograd.SavedTensor
-            )
+            raw = getattr(node, f"_raw_saved_{name}")
+            self.assertIsInstance(raw, torch._C._autograd.SavedTensor)
         grads = torch.autograd.grad(output.sum(), inputs, create_graph=True)
         self.assertEqual(grads[0].grad_fn.name(), "AttnBackwardBackward0")
 
     def test_names_in_the_profiler(self):
-        inputs = make_inputs()
+        inputs = leaves(make_inputs())
         with torch.profiler.profile(record_shapes=True) as profile:
             torch.attn(*inputs).output.sum().backward()
-        events = {event.name: event for event in profile.events()}
-        self.assertLessEqual(
-            {"aten::attn", "AttnBackward0", "aten::_attn_backward"}, set(events)
-        )
-        self.assertEqual(events["aten::attn"].input_shapes, [[4, 2], [4, 2], [4, 3]])
+        shapes = {event.name: event.input_shapes for event in profile.events()}
+        names = {"aten::attn", "AttnBackward0", "aten::_attn_backward"}
+        self.assertLessEqual(names, set(shapes))
+        self.assertEqual(shapes["aten::attn"], [[4, 2], [4, 2], [4, 3]])
 
     @parametrize("what", ["forward", "backward", "forward mode", "double backward"])
     @parametrize("dtype", [torch.float32, torch.complex64])
     def test_memory_is_less_than_composition_takes(self, dtype, what):
         """By the kernels and, for complex numbers, by products."""
-        n, d, e = 1024, 8, 8
-        q, k, v = make_inputs(n, d, e, dtype=dtype)
-        tangents = make_inputs(n, d, e, dtype=dtype, requires_grad=False)
+        sizes = 1024, 8, 8
+        values, tangents = (tuple(make_inputs(*sizes, dtype=dtype)) for _ in range(2))
 
-        def run(function):
+        def peak(function):
             if what == "forward":
-                return lambda: function(q.detach(), k.detach(), v.detach())
+                return peak_memory(lambda: function(*values))
             if what == "forward mode":
-                return lambda: jvp(
-                    lambda *x: tuple(function(*x)),
-                    (q.detach(), k.detach(), v.detach()),
-                    tuple(tangents),
-                )
-            loss = function(q, k, v)[0].abs().sum()
-            if what == "backward":
-                return lambda: torch.autograd.grad(loss, (q, k, v), retain_graph=True)
-            grads = torch.autograd.grad(loss, (q, k, v), create_graph=True)
-            return lambda: torch.autograd.grad(
-                grads, (q, k, v), tangents, retain_graph=True
+                return peak_memory(lambda: jvp(function, values, tangents))
+            inputs = leaves(values)
+            roots, weights = function(*inputs)[0].abs().sum(), None
+            if what == "double backward":
+                roots = torch.autograd.grad(roots, inputs, create_graph=True)
+                weights = tangents
+            return peak_memory(
+                lambda: torch.autograd.grad(roots, inputs, weights, retain_graph=True)
             )
 
-        ours, theirs = (
-            peak_memory(run(f)) / (n * n * dtype.itemsize)
-            for f in (torch.attn, composition)
-        )
-        print(f"{what}: {ours:.2f} N x N, composition {theirs:.2f}")
-        self.assertLess(ours, theirs)
+        self.assertLess(peak(torch.attn), peak(composition))
 
     def test_deepcopy_and_pickle(self):
-        result = torch.attn(*make_inputs(requires_grad=False))
+        result = torch.attn(*make_inputs())
         buffer = io.BytesIO()
         torch.save(result, buffer)
         buffer.seek(0)
@@ -1485,86 +1161,47 @@ class TestTools(TestCase):
             torch.load(buffer, weights_only=False),
         ):
             self.assertIs(type(other), torch.return_types.attn)
-            self.assertEqual(tuple(other), tuple(result))
+            self.assertEqual(other, result)
 
     @in_all_dtypes
     def test_lazy_copies_stay_lazy(self, dtype):
-        inputs = [
-            torch._lazy_clone(x).requires_grad_()
-            for x in make_inputs(dtype=dtype, requires_grad=False)
-        ]
-        output, attn = torch.attn(*inputs)
-        gradients = [torch._lazy_clone(torch.ones_like(x)) for x in (output, attn)]
-        torch.autograd.backward((output, attn), gradients)
-        for x in (*inputs, *gradients):
+        values = make_inputs(dtype=dtype)
+        inputs = [torch._lazy_clone(x).requires_grad_() for x in values]
+        outputs = torch.attn(*inputs)
+        given = [torch._lazy_clone(torch.ones_like(x)) for x in outputs]
+        torch.autograd.backward(outputs, given)
+        for x in (*inputs, *given):
             self.assertTrue(torch._C._is_cow_tensor(x))
 
     def test_results_are_deterministic(self):
         inputs = make_inputs(1090, 17, 33, dtype=torch.float32)
-
-        def run():
-            output, attn = torch.attn(*inputs)
-            return (
-                output,
-                attn,
-                *torch.autograd.grad(output.sum() + attn.square().sum(), inputs),
-            )
-
-        first = run()
+        first = with_gradients(torch.attn, inputs)
         for _ in range(5):
-            self.assertEqual(run(), first, rtol=0, atol=0)
+            result = with_gradients(torch.attn, inputs)
+            self.assertEqual(result, first, rtol=0, atol=0)
 
 
 class TestSubclasses(TestCase):
-    def test_composite_compliance(self):
-        inputs = make_inputs(dtype=torch.float64)
-
-        def run(op, *args, **kwargs):
-            return op(*args, **kwargs)
-
-        composite_compliance.check_with_mode(torch.attn, inputs, {}, self.assertEqual)
-        composite_compliance.check_all_permutations(
-            torch.attn, inputs, {}, self.assertEqual
-        )
-        composite_compliance.check_backward_formula(
-            torch.attn, inputs, {}, None, run, self.assertEqual
-        )
-        composite_compliance.check_forward_ad_formula(
-            torch.attn, inputs, {}, run, self.assertEqual
-        )
-
     def test_wrapper_subclass(self):
         """Operators below a subclass are attn and its backward, and gradients are subclasses again."""
-        values, others = (make_inputs(requires_grad=False) for _ in range(2))
-        inputs = [
-            TwoTensor(a, b).requires_grad_()
-            for a, b in zip(values, others, strict=True)
-        ]
-        grads = torch.autograd.grad(
-            sum(x.square().sum() for x in torch.attn(*inputs)), inputs
-        )
+        values, others = make_inputs(), make_inputs()
+        inputs = [TwoTensor(a, b).requires_grad_() for a, b in zip(values, others)]
+        grads = gradients(torch.attn, inputs)
         for part, plain in ("a", values), ("b", others):
-            plain = [x.requires_grad_() for x in plain]
-            expected = torch.autograd.grad(
-                sum(x.square().sum() for x in torch.attn(*plain)), plain
-            )
-            self.assertEqual([getattr(x, part) for x in grads], list(expected))
+            expected = gradients(torch.attn, leaves(plain))
+            self.assertEqual([getattr(x, part) for x in grads], expected)
 
     def test_undefined_gradients_of_a_subclass(self):
-        values = make_inputs(requires_grad=False)
         for wanted in subsets(3):
-            inputs = [
-                TwoTensor(x, x.clone()).requires_grad_(want)
-                for x, want in zip(values, wanted, strict=True)
-            ]
+            pairs = [TwoTensor(x, x.clone()) for x in make_inputs()]
+            inputs = [x.requires_grad_(want) for x, want in zip(pairs, wanted)]
             if any(wanted[:2]):
                 torch.attn(*inputs).attn.sum().backward()
-                self.assertEqual(
-                    [x.grad is not None for x in inputs], [wanted[0], wanted[1], False]
-                )
+                found = [x.grad is not None for x in inputs]
+                self.assertEqual(found, [*wanted[:2], False])
 
 
-def run_dtensor() -> None:
+def run_dtensor():
     """One process of test_dtensor: every layout of the inputs against what one process alone computes."""
     # A PyTorch without torch.distributed has no such module.
     from torch.distributed.tensor import (
@@ -1584,44 +1221,39 @@ def run_dtensor() -> None:
     dtypes = PRECISE if EXPLICIT else [torch.float64]
     for dtype, n in itertools.product(dtypes, (12, 13)):  # divisible by count, and not
         torch.manual_seed(0)
-        values = make_inputs(n, 3, 2, dtype=dtype, requires_grad=False)
-        weights = make((n, 2), (n, n), dtype=dtype, requires_grad=False)
-        local = [x.clone().requires_grad_() for x in values]
+        values = make_inputs(n, 3, 2, dtype=dtype)
+        weights = make_outputs(n, 2, dtype=dtype)
+        local = leaves(values)
         expected = torch.attn(*local)
-        expected = (*expected, *torch.autograd.grad(expected, local, weights))
+        expected = *expected, *torch.autograd.grad(expected, local, weights)
 
         def distributed(tensors, placements):
-            return [
-                distribute_tensor(x, mesh, p)
-                for x, p in zip(tensors, placements, strict=True)
-            ]
+            each = zip(tensors, placements, strict=True)
+            return [distribute_tensor(x, mesh, placement) for x, placement in each]
 
         for placements in itertools.product((replicated, rows, columns), repeat=3):
             inputs = [x.requires_grad_() for x in distributed(values, placements)]
             with torch.profiler.profile() as forward:
-                result = torch.attn(*inputs)
+                outputs = torch.attn(*inputs)
             # rows of the gradients with rows of the results, else all of them
-            given = distributed(
-                weights,
-                [rows if x.placements == rows else replicated for x in result],
-            )
+            by_rows = [x.placements == rows for x in outputs]
+            given = distributed(weights, [rows if x else replicated for x in by_rows])
             with torch.profiler.profile() as backward:
-                grads = torch.autograd.grad(result, inputs, given)
-            for x, reference in zip((*result, *grads), expected, strict=True):
+                grads = torch.autograd.grad(outputs, inputs, given)
+            results = *outputs, *grads
+            for x, reference in zip(results, expected, strict=True):
                 assert isinstance(x, DTensor)
                 torch.testing.assert_close(x.full_tensor(), reference)
-            layouts = [x.placements for x in (*result, *grads)]
+            layouts = [x.placements for x in results]
             names = [x.name for x in (*forward.events(), *backward.events())]
-            if not EXPLICIT:
-                continue
-            if placements == (replicated, replicated, replicated):
+            if EXPLICIT and placements == (replicated, replicated, replicated):
                 assert layouts == [replicated] * 5, layouts
                 # Autograd's own call, and the kernel's on the local tensors
                 assert names.count("aten::attn") == 2, names
                 assert names.count("aten::_attn_backward") == 2, names
-            elif placements == (rows, replicated, replicated):
+            if EXPLICIT and placements == (rows, replicated, replicated):
                 assert layouts == [rows] * 3 + [(Partial(),)] * 2, layouts
-                assert result[1].to_local().shape[0] < n
+                assert outputs[1].to_local().shape[0] < n
                 assert not any(name.startswith("c10d::") for name in names), names
     dist.barrier()
     if dist.get_rank() == 0:
@@ -1629,132 +1261,21 @@ def run_dtensor() -> None:
     dist.destroy_process_group()
 
 
-def distributes(count: int) -> None:
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        f"--nproc-per-node={count}",
-    ]
-    command = [*torchrun, os.path.abspath(__file__), "--dtensor"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=300
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert f"{count} processes agree with one" in result.stdout
-
-
 @unittest.skipIf(not dist.is_available(), "this PyTorch is built without distributed")
 class TestDTensor(TestCase):
     @parametrize("count", [2, 4])
     def test_dtensor(self, count):
-        distributes(count)
-
-
-# The rows of the table in the PR's description: what works, and the tests that show it. Those run on composition too.
-PARITY = {
-    "dtype": {
-        str(dtype).removeprefix(
-            "torch."
-        ): f"TestGradients.test_every_dtype_{dtype}".replace("torch.", "")
-        for dtype in ALL
-    },
-    "layout": {
-        **{
-            name: f"TestGradients.test_every_layout_{name.replace(' ', '_')}"
-            for name in LAYOUTS
-        },
-        "empty": "TestGradients.test_every_subset_of_inputs_and_gradients",
-        "copy on write": "TestTools.test_lazy_copies_stay_lazy",
-    },
-    "transform": {
-        "backward of either output": "TestGradients.test_every_subset_of_inputs_and_gradients",
-        "double backward, forward mode, forward over reverse, batched gradients": "TestGradients.test_gradcheck",
-        "every subset of tangents": "TestGradients.test_every_subset_of_tangents",
-        "third derivative": "TestGradients.test_third_derivative",
-        "vmap over every choice of in_dims": "TestTransforms.test_vmap_over_every_choice_of_in_dims",
-        "nested vmap": "TestTransforms.test_nested_vmap",
-        "vmap of grad, jacrev, jacfwd, hessian, jvp, vjp": "TestTransforms.test_transforms_of_gradients",
-        "per-sample gradients": "TestTransforms.test_per_sample_gradients_of_a_module",
-    },
-    "subsystem": {
-        "autocast": "TestAutocast.test_forward_and_backward_in_lower_precision",
-        "Meta and FakeTensor": "TestTracing.test_meta_and_fake_tensors",
-        "unbacked sizes": "TestTracing.test_unbacked_sizes",
-        "make_fx": "TestTracing.test_make_fx_traces_gradients",
-        "torch.compile, eager and aot_eager": "TestTracing.test_compiled_gradients_are_the_eager_ones",
-        "torch.compile, Inductor": "TestTracing.test_inductor_with_every_subset_of_inputs_and_outputs",
-        "torch.compile, dynamic": "TestTracing.test_dynamic_sizes_compile_once",
-        "torch.export": "TestTracing.test_export",
-        "compiled autograd": "TestTracing.test_compiled_autograd",
-        "torch.jit.script and torch.jit.trace": "TestTracing.test_script_and_trace",
-        "FLOP counter": "TestTools.test_flop_counter_counts_what_composition_does",
-        "checkpointing": "TestTools.test_checkpointing",
-        "saved-tensor hooks": "TestTools.test_saved_on_cpu",
-        "wrapper subclasses": "TestSubclasses.test_wrapper_subclass",
-        "every derivative inside modes, subclasses and autocast": "TestContexts.test_derivatives_are_those_outside",
-        "composite compliance": "TestSubclasses.test_composite_compliance",
-        "DTensor": "TestDTensor.test_dtensor_count_2",
-    },
-}
-
-
-def row_tests(name: str) -> unittest.TestSuite:
-    """The tests whose names begin with this one."""
-    case, _, prefix = name.partition(".")
-    cls = globals()[case]
-    names = unittest.defaultTestLoader.getTestCaseNames(cls)
-    return unittest.TestSuite(cls(x) for x in names if x.startswith(prefix))
-
-
-class TestBuilds(TestCase):
-    def test_without_distributed(self):
-        """A PyTorch that is built without it loses the tests of DTensor and no other."""
-        program = f"""
-import runpy, sys, unittest, torch
-torch.distributed.is_available = lambda: False
-sys.modules["torch.distributed.tensor"] = None
-names = runpy.run_path({os.path.abspath(__file__)!r}, run_name="tests")
-load = unittest.defaultTestLoader.loadTestsFromTestCase
-for name, cls in names.items():
-    if name.startswith("Test") and name != "TestCase":
-        tests = list(load(cls))
-        skipped = getattr(cls, "__unittest_skip__", False)
-        print(name, len(tests) > 0, skipped)
-"""
-        output = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, check=True
-        ).stdout
-        for line in output.splitlines():
-            name, found, skipped = line.split()
-            self.assertEqual((found, skipped), ("True", str(name == "TestDTensor")))
-        self.assertIn("TestGradients True False", output)
-        self.assertIn("TestDTensor True True", output)
-
-
-class TestParity(TestCase):
-    def test_every_row_has_tests(self):
-        for rows in PARITY.values():
-            for name, tests in rows.items():
-                self.assertGreater(row_tests(tests).countTestCases(), 0, name)
-
-
-def print_parity() -> None:
-    """The rows as a Markdown table, with what this torch makes of each."""
-    print("| | | works |\n| --- | --- | --- |")
-    for kind, rows in PARITY.items():
-        for name, tests in rows.items():
-            result = unittest.TestResult()
-            row_tests(tests).run(result)
-            reason = "yes"
-            for _, trace in result.failures + result.errors:
-                errors = re.findall(
-                    r"^[\w.]*(?:Error|Exception)\b.*", trace, re.MULTILINE
-                )
-                reason = errors[-1] if errors else "no"
-            print(f"| {kind} | {name} | {reason} |")
+        torchrun = "-m", "torch.distributed.run", "--standalone"
+        script = f"--nproc-per-node={count}", os.path.abspath(__file__), "--dtensor"
+        result = subprocess.run(
+            [sys.executable, *torchrun, *script],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            timeout=300,
+        )
+        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
+        self.assertIn(f"{count} processes agree with one", result.stdout)
 
 
 instantiate_parametrized_tests(TestGradients)
@@ -1763,13 +1284,11 @@ instantiate_parametrized_tests(TestContexts)
 instantiate_device_type_tests(
     TestContextsOfDevices, globals(), only_for=("cpu", "cuda")
 )
-instantiate_parametrized_tests(TestGenericKernels)
 instantiate_parametrized_tests(TestTransforms)
 instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)
 instantiate_parametrized_tests(TestTools)
 instantiate_parametrized_tests(TestDTensor)
-instantiate_parametrized_tests(TestParity)
 
 if __name__ == "__main__":
     if sys.argv[-1] == "--dtensor":
@@ -1778,7 +1297,5 @@ if __name__ == "__main__":
         # Python ends asks for the GIL and aborts, so this process ends without ending Python.
         sys.stdout.flush()
         os._exit(0)
-    elif sys.argv[-1] == "--parity":
-        print_parity()
     else:
         run_tests()

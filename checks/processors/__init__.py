@@ -25,7 +25,7 @@ FOUND: Tests = {
     ),
 }
 NUMERICS: Tests = {
-    EXPLICIT: (*FOUND[EXPLICIT], r"^TestContexts", r"^Test(Gradients|GenericKernels|Transforms)\b"),
+    EXPLICIT: (*FOUND[EXPLICIT], r"^TestContexts", r"^Test(Gradients|Transforms)\b"),
     KERNELS: (
         r"\.test_rule_",
         r"\.test_tanh",

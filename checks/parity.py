@@ -1,0 +1,94 @@
+"""`python -m fork run --pr composite -- python -m checks.parity`: the rows of PR 4's table, and if they work there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import types
+import unittest
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE = Path(__file__).resolve().parents[1] / "test/test_attn_explicit.py"
+# What works, and how the names of the tests begin that show it. These run on composition too.
+PARITY = {
+    "dtype": {
+        name: f"TestGradients.test_every_dtype_{name}"
+        for name in ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+    },
+    "layout": {
+        **{
+            name: f"TestGradients.test_every_layout_{name.replace(' ', '_')}"
+            for name in (
+                *("contiguous", "transposed", "expanded", "every other column"),
+                *("conjugate view", "negative view"),
+            )
+        },
+        "empty": "TestGradients.test_every_subset_of_inputs_and_gradients",
+        "copy on write": "TestTools.test_lazy_copies_stay_lazy",
+    },
+    "transform": {
+        "backward of either output": "TestGradients.test_every_subset_of_inputs_and_gradients",
+        "double backward, forward mode, forward over reverse, batched gradients": "TestGradients.test_gradcheck",
+        "every subset of tangents": "TestGradients.test_every_subset_of_tangents",
+        "third derivative": "TestGradients.test_third_derivative",
+        "vmap over every choice of in_dims": "TestTransforms.test_vmap_over_every_choice_of_in_dims",
+        "nested vmap": "TestTransforms.test_nested_vmap",
+        "vmap of grad, jacrev, jacfwd, hessian, jvp, vjp": "TestTransforms.test_transforms_of_gradients",
+        "per-sample gradients": "TestTransforms.test_per_sample_gradients_of_a_module",
+    },
+    "subsystem": {
+        "autocast": "TestAutocast.test_forward_and_backward_in_lower_precision",
+        "Meta and FakeTensor": "TestTracing.test_meta_and_fake_tensors",
+        "unbacked sizes": "TestTracing.test_unbacked_sizes",
+        "make_fx": "TestTracing.test_make_fx",
+        "torch.compile, eager and aot_eager": "TestTracing.test_compiled_gradients_are_the_eager_ones",
+        "torch.compile, Inductor": "TestTracing.test_inductor_with_every_subset_of_inputs_and_outputs",
+        "torch.compile, dynamic": "TestTracing.test_dynamic_sizes_compile_once",
+        "torch.export": "TestTracing.test_export",
+        "compiled autograd": "TestTracing.test_compiled_autograd",
+        "torch.jit.script and torch.jit.trace": "TestTracing.test_script_and_trace",
+        "FLOP counter": "TestTools.test_flop_counter_is_that_of_composition",
+        "checkpointing": "TestTools.test_checkpointing",
+        "saved-tensor hooks": "TestTools.test_saved_tensors_hooks",
+        "wrapper subclasses": "TestSubclasses.test_wrapper_subclass",
+        "every derivative inside modes, subclasses and autocast": "TestContexts.test_derivatives_are_those_outside",
+        "DTensor": "TestDTensor.test_dtensor_count_2",
+    },
+}
+
+
+def load() -> types.ModuleType:
+    """The tests of PR 4, by the torch that runs this."""
+    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[FILE.stem] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def rows() -> Iterator[tuple[str, str, unittest.TestSuite]]:
+    """The kind and the name of each row, and its tests."""
+    module = load()
+    for kind, tests in PARITY.items():
+        for row, test in tests.items():
+            case, _, prefix = test.partition(".")
+            names = unittest.defaultTestLoader.getTestCaseNames(getattr(module, case))
+            yield kind, row, unittest.TestSuite(getattr(module, case)(x) for x in names if x.startswith(prefix))
+
+
+def main() -> None:
+    print("| | | works |\n| --- | --- | --- |")
+    for kind, row, tests in rows():
+        result = unittest.TestResult()
+        tests.run(result)
+        reason = "yes"
+        for _, trace in result.failures + result.errors:
+            errors = re.findall(r"^[\w.]*(?:Error|Exception)\b.*", trace, re.MULTILINE)
+            reason = errors[-1] if errors else "no"
+        print(f"| {kind} | {row} | {reason} |")
+
+
+if __name__ == "__main__":
+    main()
