@@ -49,7 +49,7 @@ cuda: setup
 ifeq ($(NVCC),)
 	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
 else
-	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/test_cuda_binary.py
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py
 endif
 
 OURS := fork suites checks bench examples conftest.py test/test_ops.py
@@ -99,7 +99,7 @@ mutants: setup
 
 # The tests of memory and threads on forks with GCC's sanitizers, which must also find a planted overflow and race.
 sanitize: setup
-	$(VENV)/bin/python -m pytest -q checks/sanitize.py
+	$(VENV)/bin/python -m pytest -q checks/mutants/sanitize.py
 
 # QUICK=1 takes under two minutes. ARGS='--minutes 9 --missing' goes on where the last run ended, and others choose a
 # part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'

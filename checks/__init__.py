@@ -1,1 +1,5 @@
-"""Tests of this stack: CUDA kernels in an emulator, the binary, examples, the guide, the stack on a small PyTorch."""
+"""Tests of this stack, in rooms by what they check; what lies beside the rooms concerns every folder."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]

@@ -6,11 +6,11 @@ import os
 import re
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from checks import ROOT
+
 # The rows start it with words of their own.
 TAKES_WORDS = ("checks.processors.worker",)
 MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
@@ -53,8 +53,8 @@ def test_an_option_that_is_not_there(name: str, capsys: pytest.CaptureFixture[st
         ("checks.fuzz --seconds nan", "argument --seconds: 'nan' is not a number of seconds above 0"),
         ("checks.fuzz --seed -1", "argument --seed: '-1' is not a whole number of 0 or more"),
         ("checks.fuzz --context moon", "argument --context: invalid choice: 'moon'"),
-        ("checks.big --rows few", "argument --rows: 'few' is not a whole number of 2 or more"),
-        ("checks.concurrent", "the following arguments are required: name"),
+        ("checks.cpu.big --rows few", "argument --rows: 'few' is not a whole number of 2 or more"),
+        ("checks.cpu.concurrent", "the following arguments are required: name"),
         ("checks.memory.programs nothing", "invalid choice: 'nothing'"),
         ("checks.mutants.trial nothing", "no mutant with a switch is called 'nothing'"),
         ("checks.processors nothing", "no row has 'nothing' in its name"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from checks import ROOT
 
 
 def python(folder: Path, *words: str, **variables: str) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
+from checks import ROOT
 from fork.errors import ForkError
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).parent / "table.yaml"
 
 

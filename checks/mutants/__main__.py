@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from checks.mutants import ROOT, Mutant, mutated, table, with_switches
+from checks import ROOT
+from checks.mutants import Mutant, mutated, table, with_switches
 from fork import process
 from fork.arguments import Parser, status
 from fork.engine import base as bases

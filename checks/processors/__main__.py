@@ -21,14 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.documents import fill, markdown_table, wrapped
+from checks import ROOT
+from checks.built import built
 from checks.processors import Row, quick, rows
 from fork import process
 from fork.arguments import Parser, status
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "guide/reliability.md"
 KEY = "processors"
 QEMU = "qemu-x86_64"
@@ -134,8 +133,7 @@ def reached(told: dict[str, object], output: str) -> str:
 
 def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
     """The outcomes of the rows, of whose files as many run at once."""
-    series = Series.load(ROOT)
-    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
+    site = built()
     variables = environment(site.resolve(), Path(sys.executable))
 
     def timed(row: Row, path: str) -> tuple[subprocess.CompletedProcess[str], float]:

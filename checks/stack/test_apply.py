@@ -6,7 +6,8 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark
 
-from checks.small_pytorch import FILES
+from checks import ROOT
+from checks.stack.small_pytorch import FILES
 from fork.checkout.message import messages
 from fork.cli import main
 from fork.series import Series
@@ -14,7 +15,7 @@ from fork.tests.helpers import QUIET_GIT, committed, git
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = mark.xdist_group("apply_stack")
-SERIES = Series.load(Path(__file__).resolve().parents[1])
+SERIES = Series.load(ROOT)
 
 
 @fixture(scope="module")

@@ -7,12 +7,13 @@ from pathlib import Path
 import yaml
 from pytest import mark, raises
 
+from checks import ROOT
 from fork.engine import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave_all
 
-SERIES = Series.load(Path(__file__).resolve().parents[1])
+SERIES = Series.load(ROOT)
 BASE = bases.installed()
 
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from bench.gpu.report import Result, records, speedup
+from checks import ROOT
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("cuda_tiles")
-ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).parent
 sys.path.append(str(ROOT / "test"))
 RULE: Any = importlib.import_module("test_attn_kernels")
@@ -31,7 +31,7 @@ FORWARD, ROWS, COLS = range(3)
 
 
 class Problem(ctypes.Structure):
-    """The struct of the same name in cuda_tiles.cpp."""
+    """The struct of the same name in tiles.cpp."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("n", "part", "row_stride", "column_stride")),
@@ -47,15 +47,15 @@ Tiles = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """cuda_tiles.cpp as a library."""
+    """tiles.cpp as a library."""
     folder = tmp_path_factory.mktemp("tiles")
     # The emulator stands before the header with the instructions on the compiler's path.
     instructions = folder / "ATen/native/cuda/AttnIntrinsics.cuh"
     instructions.parent.mkdir(parents=True)
-    instructions.write_text('#include "cuda_emulator.h"\n')
+    instructions.write_text('#include "emulator.h"\n')
     folders = [folder, ROOT / "aten/src", Path(torch.__file__).parent / "include", HERE]
     flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in folders)]
-    subprocess.run(["c++", *flags, str(HERE / "cuda_tiles.cpp"), "-o", str(folder / "libtiles.so")], check=True)
+    subprocess.run(["c++", *flags, str(HERE / "tiles.cpp"), "-o", str(folder / "libtiles.so")], check=True)
     return ctypes.CDLL(str(folder / "libtiles.so"))
 
 

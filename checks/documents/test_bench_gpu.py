@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu import report
-
-ROOT = Path(__file__).resolve().parents[1]
+from checks import ROOT
 
 
 def test_tables_are_those_of_the_results() -> None:

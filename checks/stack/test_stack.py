@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, raises
 
+from checks import ROOT
 from fork.cli import main
 from fork.commands import check, compat
 from fork.engine import base as bases
@@ -17,8 +18,6 @@ from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.tests.helpers import write
 from fork.verify.prefix import Result, Run
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from checks import ROOT
 from checks.mutants import Mutant, mutated
 from fork import process
 
-ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
@@ -24,7 +24,7 @@ OVERFLOW = Mutant(
     where="convert(sums[r], output_[i + r], e_)",
     old=", e_)",
     new=", e_ + 1)",
-    test="checks/sanitize.py::test_a_planted_overflow_is_found",
+    test="checks/mutants/sanitize.py::test_a_planted_overflow_is_found",
 )
 RACE = Mutant(
     "all parts add to the same sums of grad_q",
@@ -32,7 +32,7 @@ RACE = Mutant(
     where="(part - kSumInPlace) * n_",
     old="part - kSumInPlace",
     new="int64_t(0)",
-    test="checks/sanitize.py::test_a_planted_race_is_found",
+    test="checks/mutants/sanitize.py::test_a_planted_race_is_found",
 )
 
 VALUES = """
@@ -107,7 +107,7 @@ def test_a_planted_overflow_is_found(copy: Path) -> None:
 
 def test_no_race(copy: Path) -> None:
     assert_clean(run(copy, "thread", "-c", VALUES))
-    assert_clean(run(copy, "thread", "-m", "checks.concurrent", "threads"))
+    assert_clean(run(copy, "thread", "-m", "checks.cpu.concurrent", "threads"))
 
 
 def test_a_planted_race_is_found(copy: Path) -> None:

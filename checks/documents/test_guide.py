@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from checks import ROOT
 from fork.series import Series
 from fork.verify import operator_map
 from suites.advice import REASONS, ROWS
 
-ROOT = Path(__file__).resolve().parents[1]
 TEXTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "guide").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#L(\d+))?(?: \"([^\"]+)\")?\)")
 

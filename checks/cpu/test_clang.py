@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from checks import ROOT
+from checks.built import built
 from fork import process
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 OPENMP = ["clang++", "-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
 TESTS = "17x5x33 or 129x70x90 or 300x64x64 or many_threads or deterministic"
 # A second OpenMP would have threads of its own, beside those that tanh has started.
@@ -35,8 +34,7 @@ assert "libomp" not in open("/proc/self/maps").read()
 )
 def test_a_fork_compiled_by_clang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "clang++")
-    series = Series.load(ROOT)
-    site = build(Fork(series, series.find(), bases.installed(), "off", ROOT / "build/clang"))
+    site = built("off", ROOT / "build/clang")
     variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
     for words in (["-c", THREADS], ["-m", "pytest", "-q", "test/test_attn_kernels.py", "-k", TESTS]):
         done = subprocess.run([sys.executable, *words], env=variables, cwd=ROOT, capture_output=True, text=True)

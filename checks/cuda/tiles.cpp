@@ -1,4 +1,4 @@
-// Runs attn's CUDA kernels in the emulator, for test_cuda_tiles.py to compare
+// Runs attn's CUDA kernels in the emulator, for test_tiles.py to compare
 // with float64, and answers which sizes the operator gives to them.
 #include <ATen/native/cuda/AttnRule.h>
 #include <ATen/native/cuda/AttnTiles.cuh>

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from checks.cuda_code import cuobjdump, functions, inspected
+from checks import ROOT
+from checks.cuda.code import cuobjdump, functions, inspected
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.engine.pipeline import Fork, build
 from fork.series import Series
-
-ROOT = Path(__file__).resolve().parents[1]
 
 # The dtypes, and the instruction that multiplies in their machine code.
 PRODUCT = {"c10::Half": r"HMMA\.16816\.F32\s", "c10::BFloat16": r"HMMA\.16816\.F32\.BF16"}

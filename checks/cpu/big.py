@@ -1,4 +1,4 @@
-"""`python -m checks.big`: 2.5e9 elements of attn, forward and backward, right on sampled rows and columns (24 GiB)."""
+"""`python -m checks.cpu.big`: 2.5e9 elements, forward and backward, right on sampled rows and columns (24 GiB)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ D, E = 64, 48
 
 
 def main() -> None:
-    parser = Parser(prog="python -m checks.big", description=__doc__)
+    parser = Parser(prog="python -m checks.cpu.big", description=__doc__)
     parser.add_argument("--rows", type=at_least(2), default=50_000, metavar="N")
     options = parser.parse_args()
     for dtype in (torch.bfloat16, torch.float16):
@@ -63,4 +63,4 @@ def relative(got: Tensor, exact: Tensor) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(status("checks.big", main))
+    sys.exit(status("checks.cpu.big", main))

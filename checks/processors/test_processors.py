@@ -8,16 +8,14 @@ import signal
 import subprocess
 import time
 import unittest
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.documents import fill
+from checks import ROOT
 from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, Row, quick, rows, worker
 from checks.processors import __main__ as processors
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def names(path: str) -> list[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from pytest import MonkeyPatch, fixture, mark
 
-from checks.small_pytorch import FILES
+from checks import ROOT
+from checks.stack.small_pytorch import FILES
 from fork.cli import main
 from fork.engine import base as bases
 from fork.series import Place, Series
@@ -16,7 +17,7 @@ from fork.weave import base_path, weave
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = mark.xdist_group("import_stack")
-SERIES = Series.load(Path(__file__).resolve().parents[1])
+SERIES = Series.load(ROOT)
 BASE = bases.installed()
 # Where the wheel ships no file of this path, a small one stands in for it.
 UPSTREAM = FILES | {path: text for path in SERIES.anchors if (text := BASE.read(path)) is not None}

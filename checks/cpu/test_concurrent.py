@@ -9,19 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from checks import ROOT
+from checks.built import built
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 240
 """Seconds, many times what a program takes: one that still runs then waits for itself."""
 
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    series = Series.load(ROOT)
-    return build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
+    return built()
 
 
 def run(site: Path, *words: str | Path) -> None:
@@ -32,7 +30,7 @@ def run(site: Path, *words: str | Path) -> None:
 
 @pytest.mark.parametrize("name", ["threads", "forks", "workers"])
 def test_at_once(site: Path, name: str) -> None:
-    run(site, sys.executable, "-m", "checks.concurrent", name)
+    run(site, sys.executable, "-m", "checks.cpu.concurrent", name)
 
 
 def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
@@ -40,7 +38,7 @@ def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
         "cmake_minimum_required(VERSION 3.18)",
         "project(nested CXX)",
         "find_package(Torch REQUIRED)",
-        f"add_executable(nested {ROOT / 'checks/concurrent.cpp'})",
+        f"add_executable(nested {ROOT / 'checks/cpu/concurrent.cpp'})",
         "target_link_libraries(nested ${TORCH_LIBRARIES})",
         "target_compile_options(nested PRIVATE -fopenmp)",
         "target_link_options(nested PRIVATE -fopenmp)",

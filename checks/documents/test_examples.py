@@ -9,17 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
-
-ROOT = Path(__file__).resolve().parents[1]
+from checks import ROOT
+from checks.built import built
+from fork.engine.pipeline import environment
 
 
 @pytest.fixture(scope="module")
 def site() -> Path:
-    series = Series.load(ROOT)
-    return build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
+    return built()
 
 
 def run(site: Path, *words: str | Path) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
+from checks import ROOT
+
 PROGRAM = """
 #include <ATen/native/cpu/AttnKernel.h>
 #include <iostream>

@@ -1,4 +1,4 @@
-"""`python -m checks.concurrent NAME`: torch.attn from many threads and processes; ends with 0 or says what is wrong."""
+"""`python -m checks.cpu.concurrent NAME`: torch.attn from many threads and processes; ends with 0 or says why not."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def workers() -> None:
 
 def main() -> None:
     programs: dict[str, Callable[[], None]] = {"threads": threads, "forks": forks, "workers": workers}
-    parser = Parser(prog="python -m checks.concurrent", description=__doc__)
+    parser = Parser(prog="python -m checks.cpu.concurrent", description=__doc__)
     parser.add_argument("name", choices=programs)
     programs[parser.parse_args().name]()
 
 
 if __name__ == "__main__":
-    sys.exit(status("checks.concurrent", main))
+    sys.exit(status("checks.cpu.concurrent", main))

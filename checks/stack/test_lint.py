@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from checks import ROOT
 from fork.cli import main
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCE = os.environ.get("PYTORCH_SOURCE")
 pytestmark = pytest.mark.skipif(not SOURCE, reason="PYTORCH_SOURCE names no checkout of PyTorch")
 # A fragment ends a namespace that its file has already by `// fragment only`. Every release names some macros anew.

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from checks import ROOT
+from checks.built import built
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it")
 
 
@@ -24,8 +23,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     library = tmp_path_factory.mktemp("guard") / "libguard.so"
     source = ROOT / "checks/memory/guard.c"
     subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", library], check=True)
-    series = Series.load(ROOT)
-    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
+    site = built()
     return environment(site, Path(sys.executable)) | {"LD_PRELOAD": str(library), "OMP_WAIT_POLICY": "passive"}
 
 

@@ -8,8 +8,8 @@ from itertools import groupby
 
 import pytest
 
-from checks import sanitize
-from checks.mutants import ROOT, Mutant, mutated, table, with_switches
+from checks import ROOT
+from checks.mutants import Mutant, mutated, sanitize, table, with_switches
 from fork.errors import ForkError
 
 MUTANTS = table()

@@ -12,23 +12,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from checks import ROOT
+from checks.built import built
 from checks.fuzz import __main__ as fuzz
 from checks.fuzz import case as drawing
 from checks.fuzz.case import DTYPES, Case
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import check, composition
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 20
 
 
 @pytest.mark.parametrize("capability", ["default", "avx2", "native"])
 def test_nothing_is_wrong(capability: str) -> None:
-    series = Series.load(ROOT)
-    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
+    site = built()
     # Threads that wait without work must not take the processor from those that have some.
     variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
     if capability != "native":

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from checks import ROOT
 from fork.cli import main
 from fork.series import Series
 from fork.tests.pages import CHROMIUM, faults, measured, whole
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("page")
-ROOT = Path(__file__).resolve().parents[1]
 SERIES = Series.load(ROOT)
 PAGES = ["", *(one.name for one in SERIES.outline())]
 

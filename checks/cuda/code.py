@@ -1,4 +1,4 @@
-"""Which CUDA kernels have the machine code of another commit: `python -m checks.cuda_code 2a651a8`.
+"""Which CUDA kernels have the machine code of another commit: `python -m checks.cuda.code 2a651a8`.
 
 It compiles the sources of both states with nvcc for 8.0 and 9.0. A kernel has the same code if all instructions are
 equal with their encodings, but for where its arguments lie: these are numbered in the order of their addresses.
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from checks import ROOT
 from fork.arguments import Parser, status
 from fork.engine import base as bases
 from fork.engine import toolchain
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = "aten/src/ATen/native/cuda"
 ARCHITECTURES = (80, 90)
 # The fork's options that can change code.
@@ -96,7 +96,7 @@ def compiled(source: Path, architecture: int, folder: Path) -> dict[str, tuple[s
 
 
 def main() -> int:
-    parser = Parser(prog="python -m checks.cuda_code", description=(__doc__ or "").partition("\n")[0])
+    parser = Parser(prog="python -m checks.cuda.code", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("before", help="the commit to compare with")
     parser.add_argument("after", nargs="?", help="another commit; the files as they lie here if none is given")
     options = parser.parse_args()
@@ -119,4 +119,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(status("checks.cuda_code", main))
+    sys.exit(status("checks.cuda.code", main))

@@ -1,0 +1,1 @@
+"""What readers see: the guide and its figures, the tables of the benchmarks, the review page, the examples."""
