@@ -1,4 +1,4 @@
-"""`python -m fork run --pr composite -- python -m checks.parity`: the rows of PR 4's table, and if they work there."""
+"""`fork run --pr composite -- python -m checks.stack.parity`: the rows of PR 4's table, and whether they work there."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import sys
 import types
 import unittest
 from collections.abc import Iterator
-from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[1] / "test/test_attn_explicit.py"
+from checks import ROOT
+from fork.arguments import Parser, status
+
+FILE = ROOT / "test/test_attn_explicit.py"
 # What works, and how the names of the tests begin that show it. These run on composition too.
 PARITY = {
     "dtype": {
@@ -79,6 +81,7 @@ def rows() -> Iterator[tuple[str, str, unittest.TestSuite]]:
 
 
 def main() -> None:
+    Parser(prog="python -m checks.stack.parity", description=__doc__).parse_args()
     print("| | | works |\n| --- | --- | --- |")
     for kind, row, tests in rows():
         result = unittest.TestResult()
@@ -91,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("checks.stack.parity", main))

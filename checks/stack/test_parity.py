@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.parity import FILE, PARITY
-from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
-from fork.series import Series
+from checks import ROOT
+from checks.built import built
+from checks.stack.parity import FILE, PARITY
+from fork.engine.pipeline import environment
 
-ROOT = Path(__file__).resolve().parents[1]
 WITHOUT_DISTRIBUTED = f"""
 import runpy, sys, unittest, torch
 torch.distributed.is_available = lambda: False
@@ -29,9 +28,7 @@ for name, cls in names.items():
 
 @pytest.fixture(scope="module")
 def variables() -> dict[str, str]:
-    series = Series.load(ROOT)
-    site = build(Fork(series, series.find(), bases.installed(), "auto", ROOT / "build"))
-    return environment(site, Path(sys.executable))
+    return environment(built(), Path(sys.executable))
 
 
 def run(program: str, variables: dict[str, str]) -> list[str]:
@@ -41,7 +38,7 @@ def run(program: str, variables: dict[str, str]) -> list[str]:
 
 
 def test_every_row_has_tests(variables: dict[str, str]) -> None:
-    program = "from checks.parity import rows\nfor _, row, tests in rows(): print(tests.countTestCases(), row)"
+    program = "from checks.stack.parity import rows\nfor _, row, tests in rows(): print(tests.countTestCases(), row)"
     lines = run(program, variables)
     assert len(lines) == sum(map(len, PARITY.values()))
     assert not [line for line in lines if line.startswith("0 ")]
