@@ -6,7 +6,8 @@ from pathlib import Path
 
 from checks import ROOT
 from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build
+from fork.engine.fork import Fork
+from fork.engine.pipeline import build
 from fork.series import Series
 
 

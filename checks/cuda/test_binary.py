@@ -18,7 +18,8 @@ from checks import ROOT
 from checks.cuda.code import cuobjdump, functions, inspected
 from fork.engine import base as bases
 from fork.engine import toolchain
-from fork.engine.pipeline import Fork, build
+from fork.engine.fork import Fork
+from fork.engine.pipeline import build
 from fork.series import Series
 
 # The dtypes, and the instruction that multiplies in their machine code.

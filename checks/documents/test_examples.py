@@ -11,7 +11,7 @@ import pytest
 
 from checks import ROOT
 from checks.built import built
-from fork.engine.pipeline import environment
+from fork.engine.fork import environment
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from checks import ROOT
 from checks.built import built
-from fork.engine.pipeline import environment
+from fork.engine.fork import environment
 
 pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it")
 

@@ -26,7 +26,7 @@ from checks.built import built
 from checks.processors import Row, quick, rows
 from fork import process
 from fork.arguments import Parser, status
-from fork.engine.pipeline import environment
+from fork.engine.fork import environment
 
 GUIDE = ROOT / "guide/reliability.md"
 KEY = "processors"

@@ -12,7 +12,7 @@ import pytest
 from checks import ROOT
 from checks.built import built
 from checks.stack.parity import FILE, PARITY
-from fork.engine.pipeline import environment
+from fork.engine.fork import environment
 
 WITHOUT_DISTRIBUTED = f"""
 import runpy, sys, unittest, torch

@@ -13,7 +13,7 @@ from checks import ROOT
 from fork.cli import main
 from fork.commands import check, compat
 from fork.engine import base as bases
-from fork.engine.pipeline import Fork
+from fork.engine.fork import Fork
 from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.tests.helpers import write

@@ -8,7 +8,8 @@ import sysconfig
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.pipeline import Fork, build
+from fork.engine.fork import Fork
+from fork.engine.pipeline import build
 from fork.errors import ForkError
 from fork.places import OWN, PACKAGE
 

@@ -12,7 +12,7 @@ from fork.checkout.commits import commit_steps, weave_steps
 from fork.checkout.git import Checkout
 from fork.commands.options import begun, stack
 from fork.engine import base as bases
-from fork.engine.pipeline import COMMAND
+from fork.engine.fork import COMMAND
 from fork.errors import ForkError
 from fork.places import checkouts
 from fork.series import Commit, Series

@@ -13,7 +13,8 @@ from pathlib import Path
 from fork import process
 from fork.commands.options import stack
 from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
+from fork.engine.fork import Fork, environment
+from fork.engine.pipeline import build
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS
 from fork.series import Commit, Series
@@ -86,17 +87,8 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
     except ForkError as error:
         return Row(release, commit.name, f"failed: {error}", "")
     took = f"{time.monotonic() - start:.0f} s"
-    command = [
-        str(base.python),
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "2",
-        str(series.operator_tests),
-        "-k",
-        f"({' or '.join(series.operators(commit))}) and ({CORE})",
-    ]
+    chosen = f"({' or '.join(series.operators(commit))}) and ({CORE})"
+    command = [str(base.python), *["-m", "pytest", "-q", "-n", "2"], str(series.operator_tests), "-k", chosen]
     result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
     log = folder / f"{release}.log"
     log.write_text(result.stdout + result.stderr)

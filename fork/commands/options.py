@@ -11,7 +11,8 @@ from fork.checkout.git import Checkout
 from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine import sanitizers
-from fork.engine.pipeline import Fork, refuse_unbuildable
+from fork.engine.fork import Fork
+from fork.engine.pipeline import refuse_unbuildable
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series

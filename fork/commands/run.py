@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.pipeline import COMMAND, build, environment, python_folder
+from fork.engine.fork import COMMAND, environment, python_folder
+from fork.engine.pipeline import build
 from fork.errors import ForkError
 
 # What a shell gives for such a command.

@@ -13,7 +13,8 @@ from fork import process
 from fork.commands import options
 from fork.engine import tree
 from fork.engine.base import PACKAGES
-from fork.engine.pipeline import Fork, build
+from fork.engine.fork import Fork
+from fork.engine.pipeline import build
 from fork.errors import ForkError
 from fork.lock import alone
 

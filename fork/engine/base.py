@@ -8,6 +8,7 @@ import csv
 import difflib
 import hashlib
 import importlib.metadata
+import json
 import os
 import re
 import shutil
@@ -42,6 +43,29 @@ WHEEL_FOLDERS = (
 )
 
 
+# Its names are those of Probe.
+PROBE = """
+import json, sysconfig, torch
+flags = ((n, getattr(torch._C, f"_PYBIND11_{n}", None)) for n in ("COMPILER_TYPE", "STDLIB", "BUILD_ABI"))
+print(json.dumps({
+    "include": sysconfig.get_path("include"),
+    "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
+    "definitions": [f'PYBIND11_{n}="{v}"' for n, v in flags if v],
+    "architectures": getattr(torch._C, "_cuda_getArchFlags", str)() or "",
+}))
+"""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Where Python's headers are and how its extensions end; pybind11's flags and the GPUs of torch's build."""
+
+    include: str
+    suffix: str
+    definitions: list[str]
+    architectures: str
+
+
 @dataclass(frozen=True)
 class Base:
     """An installed torch: the interpreter that imports it and the folder it lies in."""
@@ -60,6 +84,13 @@ class Base:
             if isinstance(target, ast.Name) and target.id == "cuda" and isinstance(node, ast.AnnAssign):
                 return ast.literal_eval(node.value) if node.value else None
         return None
+
+    @cached_property
+    def probe(self) -> Probe:
+        """What only the base's own Python can say; it is asked once, since the import of torch takes seconds."""
+        variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TORCH_FORK": str(self.site)}
+        failed = f"torch {self.version} in {self.site} cannot be imported"
+        return Probe(**json.loads(process.run([self.python, "-c", PROBE], failed, env=variables, cwd="/")))
 
     @property
     def torch(self) -> Path:

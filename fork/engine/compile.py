@@ -53,7 +53,6 @@ class Job:
     work: Path
     toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
-    probe: Mapping[str, object] = field(default_factory=dict)
     named: Mapping[str, str] = field(default_factory=dict)
     fragments: frozenset[str] = frozenset()
 
@@ -64,7 +63,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
     inputs = job.work / "inputs.cmake"
     settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
     configure = [toolchain.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
-    configure += [f"-DCMAKE_CXX_COMPILER={toolchain.check_tools(job.base)}"]
+    configure += [f"-DCMAKE_CXX_COMPILER={toolchain.cxx()}"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={toolchain.which('ninja')}"]
     if job.toolkit:
         configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
@@ -81,7 +80,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
         _run(configure, job.work / "configure.log")
         done.write_text(wanted)
     _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", job.named, job.fragments)
-    suffix = str(job.probe["suffix"])
+    suffix = job.base.probe.suffix
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
     if job.toolkit:
         libraries["torch/lib/libtorch_fork_cuda.so"] = job.work / "libtorch_fork_cuda.so"
@@ -109,8 +108,6 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
     generated = _generated(job)
     capabilities = _capabilities(job.base.torch, platform.machine())
-    cxx_flags = job.probe["definitions"]
-    assert isinstance(cxx_flags, list)
     inputs: dict[str, Iterable[object]] = {
         "BASE_TORCH": [job.base.torch],
         # One OpenMP runtime in the process, the base's, so that all kernels share its threads.
@@ -120,7 +117,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
             *((job.base.site / "torch.libs").glob("libgomp*.so*")),
         ],
         "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
-        "FORK_DEFINITIONS": [*_definitions(capabilities), *cxx_flags],
+        "FORK_DEFINITIONS": [*_definitions(capabilities), *job.base.probe.definitions],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
         "FORK_SANITIZERS": sanitizers.flags(job.sanitize),
@@ -132,8 +129,8 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_UNIT_AUTOGRAD": generated["autograd"],
         "FORK_UNIT_REGISTRATION": generated["registration"],
         "FORK_PYTHON_SOURCES": [*generated["python"], HERE / "glue/python_symbols.cpp"],
-        "PYTHON_INCLUDE": [job.probe["include"]],
-        "PYTHON_SUFFIX": [job.probe["suffix"]],
+        "PYTHON_INCLUDE": [job.base.probe.include],
+        "PYTHON_SUFFIX": [job.base.probe.suffix],
     }
     if job.toolkit:
         cu = [file for path, file in job.sources.items() if path.endswith(".cu")]

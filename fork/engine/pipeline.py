@@ -6,20 +6,18 @@ import json
 import os
 import re
 import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
 from fork import process
-from fork.engine import sanitizers, toolchain, tree
+from fork.engine import toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
-from fork.engine.digest import digest, tool_files
+from fork.engine.fork import Fork, environment
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
@@ -32,68 +30,8 @@ HERE = Path(__file__).resolve().parent
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
 
-# The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
-COMMAND = "TORCH_FORK_COMMAND"
-
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
-
-
-@dataclass(frozen=True)
-class Fork:
-    """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from.
-
-    `sanitize` names the sanitizers that it is built with.
-    """
-
-    series: Series
-    commit: Commit
-    base: Base
-    cuda: str
-    build: Path
-    sanitize: tuple[str, ...] = ()
-
-    @property
-    def home(self) -> Path:
-        suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
-        if not self.base.site.is_relative_to(self.series.root / ".venv"):
-            # Another Python's torch of the same version must not take the place of this one's fork.
-            suffix += f"-{digest(str(self.base.site).encode())[:6]}"
-        suffix += "".join(f"-{name}" for name in self.sanitize)
-        return self.build / "forks" / f"{self.series.build_name(self.commit)}-{self.base.version}{suffix}"
-
-    @property
-    def site(self) -> Path:
-        return self.home / "current"
-
-    def digest(self) -> str:
-        """Changes when anything that goes into the build does."""
-        state = self.series.state(self.commit)
-        parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
-        parts += [file.read_bytes() for file in tool_files()]
-        parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
-        parts += [
-            repr(
-                (
-                    self.base.python,
-                    self.base.site,
-                    self.cuda,
-                    self.sanitize,
-                    str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else "",
-                    toolchain.settings(),
-                    os.environ.get("TORCH_CUDA_ARCH_LIST"),
-                    sys.version,
-                )
-            ).encode()
-        ]
-        return digest(*parts)
-
-    def stale(self) -> bool:
-        """Whether there is no good build, or one of something else."""
-        try:
-            return str(json.loads((self.site / "fork.json").read_text())["digest"]) != self.digest()
-        except (FileNotFoundError, ValueError, KeyError):
-            return True
 
 
 class Clock:
@@ -123,10 +61,9 @@ def refuse_unbuildable(series: Series, commit: Commit) -> None:
     state = series.state(commit)
     if NATIVE_FUNCTIONS in state:
         return
-    sources = [path for path in compiled(state) if not path.endswith(".h")]
-    if sources:
+    if source := next((path for path in compiled(state) if not path.endswith(".h")), None):
         raise ForkError(
-            f"{commit.name} has {sources[0]} and no native function, and a build compiles what native functions need: "
+            f"{commit.name} has {source} and no native function, and a build compiles what native functions need: "
             "add an entry to native_functions.yaml"
         )
     if not any(path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
@@ -181,12 +118,12 @@ def _make(fork: Fork, stage: Path) -> None:
     clock = Clock()
     made_of, state = fork.digest(), fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
+    fork.base.check(fork.base.resized())
     if NATIVE_FUNCTIONS in state:
         toolchain.check_tools(fork.base)
         toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
         if fork.base.cuda or fork.cuda == "on":
             print(f"cuda     {chosen}", flush=True)
-    fork.base.check(fork.base.resized())
     tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
 
@@ -199,17 +136,14 @@ def _make(fork: Fork, stage: Path) -> None:
         raise _replaced(fork.base)
     if (tolerances := state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
-    tree.write(
-        stage, "fork.json", json.dumps({"digest": made_of, "commit": fork.commit.name, "base": fork.base.version})
-    )
+    made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version}
+    tree.write(stage, "fork.json", json.dumps(made))
     tree.date_last(stage / "fork.json", stage)
     _try_out(fork, stage)
     _publish(fork, stage)
     clock.step("install", f"{fork.site}")
-    print(
-        f"done     {fork.commit.name} on torch {fork.base.version} in {time.monotonic() - clock.start:.1f} s",
-        flush=True,
-    )
+    took = time.monotonic() - clock.start
+    print(f"done     {fork.commit.name} on torch {fork.base.version} in {took:.1f} s", flush=True)
 
 
 def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> None:
@@ -219,21 +153,17 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     tree.install_stubs(stage, generated)
     clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
 
-    headers, work = fork.home / "work/headers", fork.home / "work/cmake"
     sources = compiled(state)
-    named = {str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()}
-    fragments = frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors)
     job = Job(
         base=fork.base,
         sources=sources,
         generated=generated,
-        headers=headers,
-        work=work,
+        headers=fork.home / "work/headers",
+        work=fork.home / "work/cmake",
         toolkit=toolkit,
         sanitize=fork.sanitize,
-        probe=_probe(fork.base),
-        named=named,
-        fragments=fragments,
+        named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
+        fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
     )
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
@@ -259,47 +189,6 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
         if "method" in entry.get("variants", ""):
             name = entry["func"].partition("(")[0]
             print(f"note     no Tensor.{name}: the class Tensor of a wheel takes no new method", flush=True)
-
-
-def _probe(base: Base) -> dict[str, object]:
-    """What only the base's own Python can say: where its headers are, and pybind11's flags of torch's build."""
-    code = (
-        "import json, sysconfig, torch\n"
-        "print(json.dumps({'include': sysconfig.get_path('include'),\n"
-        " 'suffix': sysconfig.get_config_var('EXT_SUFFIX'),\n"
-        " 'definitions': [f'PYBIND11_{n}=\"{v}\"' for n in ('COMPILER_TYPE', 'STDLIB', 'BUILD_ABI')\n"
-        "                 if (v := getattr(torch._C, f'_PYBIND11_{n}', None))]}))"
-    )
-    environment = os.environ | {"TORCH_FORK": str(base.site)}
-    environment.pop("PYTHONPATH", None)
-    failed = f"torch {base.version} in {base.site} cannot be imported"
-    probe: dict[str, object] = json.loads(process.run([base.python, "-c", code], failed, env=environment, cwd="/"))
-    return probe
-
-
-def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> dict[str, str]:
-    """The environment in which `python` and all its children import that fork, built with these sanitizers.
-
-    It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
-    """
-    path = os.pathsep.join(filter(None, [str(HERE / "start"), str(fork_site), os.environ.get("PYTHONPATH", "")]))
-    search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
-    kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}
-    found = kept | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
-    return found | (sanitizers.variables(sanitize, toolchain.cxx()) if sanitize else {})
-
-
-def python_folder(home: Path, python: Path) -> Path:
-    """A folder in which `python` and `python3` are the base's interpreter, whatever its own folder has."""
-    folder = home / "bin"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("python", "python3"):
-        script = folder / name
-        text = f'#!/bin/sh\nexec "{python}" "$@"\n'
-        if not script.is_file() or script.read_text() != text:
-            script.write_text(text)
-            script.chmod(0o755)
-    return folder
 
 
 def _try_out(fork: Fork, stage: Path) -> None:

@@ -99,11 +99,9 @@ def _architectures(base: Base) -> tuple[str, ...]:
         raise ForkError(f"TORCH_CUDA_ARCH_LIST={listed} names no architecture: write it as in `8.0;9.0+PTX`")
     if wished:
         return tuple(f"{major}{minor}" if ptx else f"{major}{minor}-real" for major, minor, ptx in wished)
-    code = "import torch; print(torch._C._cuda_getArchFlags())"
-    said = process.run([base.python, "-c", code], f"torch {base.version} cannot be imported", cwd="/")
-    numbers = sorted({int(n) for n in re.findall(r"sm_(\d+)", said)} | {80, 90})
-    kept = [n for n in numbers if n >= 80]
-    return (*(f"{n}-real" for n in kept), f"{kept[-1]}-virtual")
+    built = map(int, re.findall(r"sm_(\d+)", base.probe.architectures))
+    numbers = sorted({n for n in built if n >= 80} | {80, 90})
+    return (*(f"{n}-real" for n in numbers), f"{numbers[-1]}-virtual")
 
 
 def cxx() -> Path:
@@ -123,8 +121,8 @@ def cxx() -> Path:
     return Path(compiler)
 
 
-def check_tools(base: Base) -> Path:
-    """The C++ compiler; raises when it, Python's headers or CMake and Ninja are missing."""
+def check_tools(base: Base) -> None:
+    """Raises when the C++ compiler, Python's headers or CMake and Ninja are missing."""
     compiler = cxx()
     openmp = ["-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
     if process.attempt([compiler, *openmp]).returncode:
@@ -132,9 +130,7 @@ def check_tools(base: Base) -> Path:
             f"{compiler} has no OpenMP (it finds no omp.h), which ATen's headers need: set CXX=g++, or install clang's "
             "(Debian: `apt-get install libomp-dev`)"
         )
-    code = "import sysconfig; print(sysconfig.get_path('include'))"
-    headers = process.run([base.python, "-c", code], f"{base.python} does not run").strip()
-    if not (Path(headers) / "Python.h").is_file():
+    if not Path(headers := base.probe.include, "Python.h").is_file():
         raise ForkError(
             f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"
         )
@@ -142,7 +138,6 @@ def check_tools(base: Base) -> Path:
         which(tool)
     if platform.system() != "Linux":
         raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
-    return compiler
 
 
 def which(tool: str) -> str:

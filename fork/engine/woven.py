@@ -48,11 +48,9 @@ def _has_room(base: Base, anchors: Mapping[str, Anchor], path: str) -> bool:
 
 def _weave(base: Base, anchors: Mapping[str, Anchor], state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
     """The woven text of each path; one that was made before of the same parts is read again, which saves seconds."""
-    weavers = [file.read_bytes() for file in tool_files() if "weave" in file.parts]
+    always = [*(file.read_bytes() for file in tool_files() if "weave" in file.parts), base.record_text.encode()]
     made_of = {
-        path: digest(
-            *weavers, base.record_text.encode(), path.encode(), repr(anchors.get(path)).encode(), file.read_bytes()
-        )
+        path: digest(*always, path.encode(), repr(anchors.get(path)).encode(), file.read_bytes())
         for path, file in state.items()
     }
     known = {path: remembered / name for path, name in made_of.items() if (remembered / name).is_file()}

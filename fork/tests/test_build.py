@@ -21,7 +21,8 @@ from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
-from fork.engine.pipeline import Fork, build, environment
+from fork.engine.fork import Fork, environment
+from fork.engine.pipeline import build
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
@@ -390,7 +391,8 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
     headless = tmp_path / "python"
-    headless.write_text("#!/bin/sh\necho /nowhere\n")
+    answers = '{"include": "/nowhere", "suffix": "", "definitions": [], "architectures": ""}'
+    headless.write_text(f"#!/bin/sh\necho '{answers}'\n")
     headless.chmod(0o755)
     with pytest.raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
         toolchain.check_tools(replace(bases.installed(), python=headless))

@@ -20,7 +20,8 @@ from fork.engine import base as bases
 from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
 from fork.engine.compile import Job
-from fork.engine.pipeline import Fork, build, environment
+from fork.engine.fork import Fork, environment
+from fork.engine.pipeline import build
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests import halve

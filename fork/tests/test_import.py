@@ -17,7 +17,7 @@ from fork import process
 from fork.cli import main
 from fork.commands import compat
 from fork.engine import base as bases
-from fork.engine import pipeline
+from fork.engine.fork import environment
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
@@ -567,7 +567,7 @@ def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPat
     assert fork(*words, "build") == 0
     (site,) = (tmp_path / "root/build/checkouts").glob("*/build/forks/*/current")
     code = "import torch, torch.mine; print(torch.mine.x, torch.add(torch.ones(1), 1).item())"
-    variables = pipeline.environment(site, Path(sys.executable))
+    variables = environment(site, Path(sys.executable))
     done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
     assert done.stdout.split() == ["2", "2.0"], done.stderr
     assert "MINE = 1" in (site / "torch/_VF.py").read_text() and (base.site / "torch/_VF.py").read_text() == old

@@ -14,7 +14,8 @@ import yaml
 
 from fork.cli import main
 from fork.engine import base as bases
-from fork.engine.pipeline import Fork, build, environment
+from fork.engine.fork import Fork, environment
+from fork.engine.pipeline import build
 from fork.new import places, schema
 from fork.series import NATIVE_FUNCTIONS, Series
 from fork.tests.helpers import git, write

@@ -10,7 +10,7 @@ from pytest import CaptureFixture, mark, raises
 from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import sanitizers, toolchain
-from fork.engine.pipeline import Fork
+from fork.engine.fork import Fork
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.tiny import stack

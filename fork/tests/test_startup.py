@@ -11,8 +11,8 @@ from pytest import CaptureFixture, MonkeyPatch, fixture, mark
 
 from fork.cli import main
 from fork.commands import build as command
-from fork.engine import pipeline
-from fork.engine.pipeline import Fork
+from fork.engine import fork as forks
+from fork.engine.fork import Fork
 from fork.places import OWN
 from fork.tests import softclip
 from fork.tests.helpers import write
@@ -65,7 +65,7 @@ def test_a_fork_runs_in_a_checkout(environment: Path, words: tuple[str, ...]) ->
         environment / "pytorch", {"use.py": "import torch, torchgen", "torch/__init__.py": "raise SystemError"}
     )
     write(environment, {"fork/torchgen/__init__.py": "", "own/sitecustomize.py": "print('own')"})
-    variables = pipeline.environment(environment / "fork", Path(sys.executable))
+    variables = forks.environment(environment / "fork", Path(sys.executable))
     variables["PYTHONPATH"] += f":{environment / 'own'}"
     done = subprocess.run([sys.executable, *words], cwd=tree, env=variables, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("own\nfork\n", "")

@@ -14,7 +14,8 @@ from pathlib import Path
 from fork import process
 from fork.engine import base as bases
 from fork.engine.digest import digest
-from fork.engine.pipeline import Fork, build, environment, python_folder
+from fork.engine.fork import Fork, environment, python_folder
+from fork.engine.pipeline import build
 from fork.lock import alone
 from fork.places import BROUGHT
 from fork.series import NATIVE_FUNCTIONS, Commit, Series

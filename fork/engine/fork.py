@@ -1,0 +1,89 @@
+"""A fork: one state of the stack on one base; where its build lies, what it is made of, how a program runs with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.engine import sanitizers, toolchain
+from fork.engine.base import Base
+from fork.engine.digest import digest, tool_files
+from fork.series import Commit, Series
+
+# The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
+COMMAND = "TORCH_FORK_COMMAND"
+
+# What Python runs when it starts, before it searches the current folder for torch.
+START = Path(__file__).with_name("start")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from."""
+
+    series: Series
+    commit: Commit
+    base: Base
+    cuda: str
+    build: Path
+    sanitize: tuple[str, ...] = ()  # those that it is built with
+
+    @property
+    def home(self) -> Path:
+        suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
+        if not self.base.site.is_relative_to(self.series.root / ".venv"):
+            # Another Python's torch of the same version must not take the place of this one's fork.
+            suffix += f"-{digest(str(self.base.site).encode())[:6]}"
+        suffix += "".join(f"-{name}" for name in self.sanitize)
+        return self.build / "forks" / f"{self.series.build_name(self.commit)}-{self.base.version}{suffix}"
+
+    @property
+    def site(self) -> Path:
+        return self.home / "current"
+
+    def digest(self) -> str:
+        """Changes when anything that goes into the build does."""
+        state = self.series.state(self.commit)
+        parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
+        parts += [file.read_bytes() for file in tool_files()]
+        parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
+        nvcc = str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else ""
+        chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
+        around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
+        return digest(*parts, repr(chosen + around).encode())
+
+    def stale(self) -> bool:
+        """Whether there is no good build, or one of something else."""
+        try:
+            return str(json.loads((self.site / "fork.json").read_text())["digest"]) != self.digest()
+        except (FileNotFoundError, ValueError, KeyError):
+            return True
+
+
+def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> dict[str, str]:
+    """The environment in which `python` and all its children import that fork, built with these sanitizers.
+
+    It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
+    """
+    path = os.pathsep.join(filter(None, [str(START), str(fork_site), os.environ.get("PYTHONPATH", "")]))
+    search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
+    kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}
+    found = kept | {"PYTHONPATH": path, "TORCH_FORK": str(fork_site), "PATH": search}
+    return found | (sanitizers.variables(sanitize, toolchain.cxx()) if sanitize else {})
+
+
+def python_folder(home: Path, python: Path) -> Path:
+    """A folder in which `python` and `python3` are the base's interpreter, whatever its own folder has."""
+    folder = home / "bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("python", "python3"):
+        script = folder / name
+        text = f'#!/bin/sh\nexec "{python}" "$@"\n'
+        if not script.is_file() or script.read_text() != text:
+            script.write_text(text)
+            script.chmod(0o755)
+    return folder
