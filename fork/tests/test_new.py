@@ -91,7 +91,10 @@ def test_an_option_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str
     file.write_text(file.read_text().replace("TODO: ", ""))
     capsys.readouterr()
     assert main(["--root", str(tmp_path / "mine"), "check", "--static"]) == 0
-    assert "  option  aten/src/ATen/native/native_functions.yaml:2: a CUDA kernel" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "  option  aten/src/ATen/native/native_functions.yaml:2: a CUDA kernel" in said
+    # The sentence goes on in the next line of its comment.
+    assert ": a batch rule, which calls the kernel once for the whole batch (as you like)\n" in said
 
 
 def test_its_folder_is_ready_for_git_and_its_path_for_a_shell(

@@ -19,6 +19,7 @@ STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 OPTION = re.compile(r"\bOPTIONAL: ")
+COMMENT = re.compile(r"\s*(//|#|\*) ")
 RUN = 6
 """This many telling lines in a row that also stand in a row in a file of PyTorch are a copy."""
 
@@ -123,11 +124,25 @@ def options(series: Series) -> Iterator[str]:
 
 def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
     for file in sorted(filter(Path.is_file, {*series.files(), *map(series.description_file, series.outline())})):
-        for number, line in enumerate(file.read_text().splitlines(), 1):
+        lines = file.read_text().splitlines()
+        for number, line in enumerate(lines, 1):
             if found := mark.search(line):
                 what = re.sub(r"^(TODO|OPTIONAL):", "", line[found.start() :].strip(" #/*")).strip()
-                # The first sentence: the next one may go on in the next line.
+                begins = COMMENT.match(line)
+                if begins or file.suffix == ".md":
+                    what = _sentence(what, begins[0] if begins else "", lines[number:])
                 yield f"{file.relative_to(series.root)}:{number}: {what.partition('. ')[0].rstrip('.')}"
+
+
+def _sentence(what: str, begins: str, following: list[str]) -> str:
+    """A sentence to its end, which may stand in the next lines of its comment or paragraph."""
+    for line in following:
+        words = line.removeprefix(begins).strip()
+        ended = re.search(r"\.( |$)", what) or UNFINISHED.search(words) or OPTION.search(words)
+        if ended or not words or not line.startswith(begins):
+            break
+        what += f" {words}"
+    return what
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
