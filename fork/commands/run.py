@@ -16,6 +16,8 @@ from fork.errors import ForkError
 
 # What a shell gives for such a command.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
+# A new kernel may end its process: Python then says by which signal, and where.
+CRASHES = {"PYTHONFAULTHANDLER": "1"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,10 +41,11 @@ def run(args: argparse.Namespace) -> int:
     site = build(fork) if fork.stale() else fork.site
     sys.stdout.flush()
     before = args.typed[: len(args.typed) - len(args.words)]
-    variables = {COMMAND: shlex.join(["python", "-m", "fork", *before, "--"])}
+    # Resolved, so that a build that finishes meanwhile does not change what the command imports.
+    variables = CRASHES | environment(site.resolve(), folder / "python", fork.sanitize)
+    variables[COMMAND] = shlex.join(["python", "-m", "fork", *before, "--"])
     try:
-        # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-        os.execve(program, words, environment(site.resolve(), folder / "python", fork.sanitize) | variables)
+        os.execve(program, words, variables)
     except OSError as error:
         print(f"fork: {program} cannot be executed: {error.strerror}", file=sys.stderr)
         return NOT_EXECUTABLE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pytest import CaptureFixture, mark, raises
 from fork.engine import compile as compiling
 from fork.errors import ForkError
 from fork.process import run
+from fork.verify import prefix
 
 
 def test_the_reason_is_the_last_line_or_the_disk() -> None:
@@ -34,6 +36,17 @@ def test_a_signal_is_named_and_where_it_came() -> None:
     frames = str(caught.value).splitlines()[1:]
     assert all(frame.startswith('  File "') for frame in frames)
     assert '  File "<string>", line 4 in crash' in frames and '  File "<string>", line 6 in <module>' in frames
+
+
+def test_tests_that_end_without_a_summary_say_why(tmp_path: Path) -> None:
+    """Or `check` has nothing to say of a process that a signal ended."""
+    for script, said in (
+        ("kill -KILL $$", "it was ended by SIGKILL (Killed)"),
+        ("exit 3", "it ended with status 3 and no message"),
+        ("echo '1 failed, 2 passed in 3s'; exit 1", "1 failed, 2 passed in 3s"),
+    ):
+        done = prefix._run("tests", ["sh", "-c", script], tmp_path, dict(os.environ))
+        assert (done.said, done.passed) == (said, False)
 
 
 def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
 
 from fork.cli import main
 from fork.commands import build as command
+from fork.commands import run as running
 from fork.engine import fork as forks
 from fork.engine.fork import Fork
 from fork.places import OWN
@@ -98,3 +99,17 @@ def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, capsys
         assert main(["--root", str(root), "run", "--", program]) == status
         said = capsys.readouterr()
         assert said.err.startswith(f"fork: {program} {sentence}") and said.out == ""
+
+
+def test_a_crash_of_a_command_says_where(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """A kernel may read memory that is not its own, and no shell between says more than a number."""
+    given: dict[str, str] = {}
+    monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)
+    monkeypatch.setattr(running, "build", lambda fork: fork.site)
+    monkeypatch.setattr(os, "execve", lambda program, words, variables: given.update(variables) or sys.exit())
+    with raises(SystemExit):
+        main(["--root", str(softclip.stack(tmp_path)), "run", "--", "true"])
+    crash = "def kernel():\n    import ctypes; ctypes.string_at(1)\n\nkernel()"
+    variables = os.environ | {name: given[name] for name in running.CRASHES}
+    done = subprocess.run([sys.executable, "-c", crash], capture_output=True, text=True, env=variables)
+    assert "Segmentation fault" in done.stderr and "line 2 in kernel" in done.stderr

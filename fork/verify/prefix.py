@@ -118,5 +118,7 @@ def _run(name: str, words: list[str], cwd: Path, variables: dict[str, str]) -> R
     output = done.stdout + done.stderr
     said = ", ".join(match.strip("= ") for match in SUMMARY.findall(output)[-1:]) or "said nothing"
     if done.returncode:
+        # Tests that a signal ends, or that cannot begin, have no last line of their own.
+        said = said if SUMMARY.search(output) else process.reason(done).splitlines()[0]
         print(output[-8000:], file=sys.stderr)
     return Run(name, said, round(time.monotonic() - start, 1), done.returncode == 0)
