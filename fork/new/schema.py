@@ -14,7 +14,10 @@ from torchgen.model import FunctionSchema
 from fork.errors import ForkError
 
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
-SHAPE = re.compile(r"\s*(?P<name>[^\s(]*)\s*\((?P<arguments>.*)\)\s*->\s*(?P<returns>\S.*?)\s*$", re.DOTALL)
+# An entry of native_functions.yaml may be pasted as it stands there.
+SHAPE = re.compile(
+    r"\s*(-?\s*func:)?\s*(?P<name>[^\s(]*)\s*\((?P<arguments>.*)\)\s*->\s*(?P<returns>\S.*?)\s*$", re.DOTALL
+)
 # A value other than the default for each type that a sample can have.
 SAMPLES = {"int": "2", "SymInt": "2", "float": "1.5", "Scalar": "1.5", "bool": "True", "str": '"text"'}
 NUMBERS = ("int", "float", "Scalar")
@@ -123,9 +126,10 @@ def _parse(schema: str) -> FunctionSchema:
 
 
 def _spaced(schema: str) -> str:
-    """One space after each comma and none inside of brackets, which is how torchgen tells arguments from items."""
+    """One space after each comma, and none in brackets or beside a =: so torchgen tells arguments from items."""
     closed = re.sub(r"\[[^\]]*\]", lambda items: "".join(items[0].split()), " ".join(schema.split()))
-    return re.sub(r"\s*,\s*(?![^\[]*\])", ", ", closed).replace("( ", "(").replace(" )", ")")
+    closed = re.sub(r"\s*=\s*", "=", closed).replace("( ", "(").replace(" )", ")")
+    return re.sub(r"\s*,\s*(?![^\[]*\])", ", ", closed)
 
 
 def _refuse_name(name: str, func: FunctionSchema) -> None:
@@ -199,7 +203,9 @@ def _default(name: str, argument: Any, kind: str) -> str | None:
             f"stands: write `{base}? {argument.name}=None`, and let None mean it"
         )
     if not re.fullmatch(form, default):
-        raise ForkError(f"{name}: {default} is not a value of {argument.name}, which is {text}")
+        write = "None" if text.endswith("?") else f"one such as {_kind(name, argument)[1]}"
+        hint = "leave it out" if base == "Tensor" and "?" not in text else f"write {write}"
+        raise ForkError(f"{name}: {default} is not a value of {argument.name}, which is {text}: {hint}")
     return default
 
 
@@ -208,7 +214,8 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
     names = [argument.python for argument in operator.arguments]
     for name in names:
         if names.count(name) > 1:
-            raise ForkError(f"{operator.name} has the argument {name} twice")
+            called = "; in Python self is called input" if name == "input" else ""
+            raise ForkError(f"{operator.name} has the argument {name} twice: rename one{called}")
         if _is_word(name) or name in TAKEN or name == operator.name or name.endswith("_"):
             raise ForkError(f"{operator.name}: the argument {name} has a name that means something else: rename it")
     lists = operator.of("list")
@@ -235,7 +242,10 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
     # Behind the * too: C++ has no keywords.
     for before, after in zip(operator.arguments, operator.arguments[1:]):
         if before.default is not None and after.default is None:
-            raise ForkError(f"{operator.name}: {after.name} has no default, and {before.name} before it has one")
+            raise ForkError(
+                f"{operator.name}: {after.name} has no default, and {before.name} before it has one: give {after.name} "
+                f"one too, or write it before {before.name}"
+            )
     if explicit and lists:
         raise ForkError(
             f"{operator.name}: {lists[0].name} is a list of tensors, and the kernel that --explicit "
@@ -248,7 +258,10 @@ def _refuse_outputs(operator: Operator, func: FunctionSchema) -> None:
         raise ForkError(f"{operator.name} returns nothing: write `-> Tensor`")
     for result in func.returns:
         if str(result.type) != "Tensor":
-            raise ForkError(f"{operator.name} returns {result.type}: a first operator returns tensors only")
+            raise ForkError(
+                f"{operator.name} returns {result.type}: a first operator returns tensors only, such as "
+                "`-> (Tensor, Tensor)`"
+            )
         if result.annotation is not None:
             raise ForkError(f"{operator.name} returns a view: a first operator returns new tensors only")
     names = [name for name in operator.outputs if name]

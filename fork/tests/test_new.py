@@ -160,17 +160,22 @@ REFUSED = {
     "Fold(Tensor a) -> Tensor": "lower case, fold",
     "class(Tensor a) -> Tensor": "class is a word of Python or C++",
     "relu(Tensor a) -> Tensor": "has an operator relu already",
-    "f(Tensor a, int b=x) -> Tensor": "x is not a value of b, which is int",
-    "f(Tensor a, Tensor b=3) -> Tensor": "3 is not a value of b, which is Tensor",
-    "f(Tensor a, Tensor a) -> Tensor": "the argument a twice",
+    "f(Tensor a, int b=x) -> Tensor": "x is not a value of b, which is int: write one such as 2",
+    "f(Tensor a, bool b=true) -> Tensor": "true is not a value of b, which is bool: write one such as True",
+    "f(Tensor a, str b=sum) -> Tensor": 'sum is not a value of b, which is str: write one such as "text"',
+    "f(Tensor a, int[] b=2,3) -> Tensor": "illegal argument '3'",
+    "f(Tensor a, int[2] b=[x,1]) -> Tensor": "[x,1] is not a value of b, which is int[2]: write one such as [2, 2]",
+    "f(Tensor a, Tensor b=3) -> Tensor": "3 is not a value of b, which is Tensor: leave it out",
+    "f(Tensor a, Tensor? b=3) -> Tensor": "3 is not a value of b, which is Tensor?: write None",
+    "f(Tensor a, Tensor a) -> Tensor": "the argument a twice: rename one",
     "f(Tensor a, Tensor name) -> Tensor": "the argument name has a name that means something else",
     "f(Tensor a, Tensor grad) -> Tensor": "the argument grad has a name that means something else",
     "f(int n, Tensor a) -> Tensor": "its first argument is not a Tensor",
-    "f(Tensor a, int b=1, int c) -> Tensor": "c has no default, and b before it has one",
+    "f(Tensor a, int b=1, int c) -> Tensor": "b before it has one: give c one too, or write it before b",
     "f(Tensor a, int b=1, *, int c) -> Tensor": "c has no default, and b before it has one",
     "f(Tensor a, Tensor[] b) -> Tensor": "b is a list of tensors behind the first argument",
     "f(Tensor[] a, Tensor[] b) -> Tensor": "b is a list of tensors behind the first argument",
-    "f(Tensor self, Tensor input) -> Tensor": "the argument input twice",
+    "f(Tensor self, Tensor input) -> Tensor": "the argument input twice: rename one; in Python self is called input",
     "f(Tensor a, float b=inf) -> Tensor": "b has the default inf",
     "f(Tensor a, float b=-inf) -> Tensor": "write `float? b=None`, and let None mean it",
     "jit(Tensor a) -> Tensor": "has a torch.jit already",
@@ -182,7 +187,7 @@ REFUSED = {
     "f(Tensor(a) x) -> Tensor(a)": "a view of x",
     "f(Tensor a, *, Tensor b) -> Tensor": "b is a tensor behind the *",
     "f(Tensor a) -> ()": "f returns nothing",
-    "f(Tensor a) -> int": "f returns int",
+    "f(Tensor a) -> int": "f returns int: a first operator returns tensors only, such as `-> (Tensor, Tensor)`",
     "f(Tensor a) -> (Tensor, Tensor b)": "names some of its outputs",
     "f(Tensor a) -> (Tensor a, Tensor b)": "the output a has a name that something else has",
 }
@@ -212,8 +217,10 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pyt
 
 def test_spaces_do_not_matter() -> None:
     close = schema.read("f(Tensor a,Tensor b,int[2] d=[0, 1])->(Tensor x,Tensor y)", explicit=False)
-    wide = schema.read("f( Tensor a,  Tensor b, int[2] d=[0,1] ) -> ( Tensor x,\n Tensor y )", explicit=False)
-    assert close.schema == wide.schema == "f(Tensor a, Tensor b, int[2] d=[0,1]) -> (Tensor x, Tensor y)"
+    wide = schema.read("f( Tensor a,  Tensor b, int[2] d = [0,1] ) -> ( Tensor x,\n Tensor y )", explicit=False)
+    entry = schema.read("- func: f(Tensor a, Tensor b, int[2] d=[0, 1]) -> (Tensor x, Tensor y)", explicit=False)
+    assert entry == close == wide
+    assert close.schema == "f(Tensor a, Tensor b, int[2] d=[0,1]) -> (Tensor x, Tensor y)"
 
 
 def test_entries_stand_beside_their_neighbours_in_the_alphabet() -> None:
