@@ -1,7 +1,6 @@
 """torch.attn with kernels and formulas of its own: every gradient, every transform, every subsystem of PyTorch."""
 # Owner(s): ["module: autograd"]
 
-import contextlib
 import copy
 import io
 import itertools
@@ -12,6 +11,7 @@ import sys
 import tempfile
 import unittest
 import warnings
+from contextlib import nullcontext
 
 import torch
 import torch._dynamo.testing
@@ -38,7 +38,7 @@ from torch.testing._internal.common_utils import (
 )
 from torch.testing._internal.logging_tensor import LoggingTensor
 from torch.testing._internal.two_tensor import TwoTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -216,11 +216,8 @@ class TestGradients(AttnTestCase):
             def run(function):
                 inputs = leaves(values, wanted)
                 pairs = zip(function(*inputs), given)
-                used = [
-                    (x, g)
-                    for x, g in itertools.compress(pairs, defined)
-                    if x.requires_grad
-                ]
+                pairs = itertools.compress(pairs, defined)
+                used = [pair for pair in pairs if pair[0].requires_grad]
                 if used:
                     torch.autograd.backward(*zip(*used))
                 return [x.grad for x in inputs]
@@ -256,8 +253,10 @@ class TestGradients(AttnTestCase):
     def test_every_mask_of_the_backward_operator(self, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
         q, k, v = make_inputs(5, 3, 2, dtype=dtype)
-        attn = composition(q, k, v)[1]
         given = make_outputs(5, 2, dtype=dtype)
+        plain, exact = composition(q, k, v), composition(*precise((q, k, v)))
+        self.assert_as_good(generic(aten.attn)(q, k, v), plain, exact)
+        attn = plain[1]
         functions = [f(aten._attn_backward) for f in (generic, decomposed)]
         for defined, mask in itertools.product(subsets(2), subsets(3)):
             args = [*keep(given, defined), q, k, v, attn]
@@ -273,12 +272,6 @@ class TestGradients(AttnTestCase):
                 fake = [x if x is None else mode.from_tensor(x) for x in args]
                 result = [x is None for x in aten._attn_backward(*fake, mask)]
             self.assertEqual(result, [x is None for x in plain])
-
-    @in_all_dtypes
-    def test_generic_forward(self, dtype):
-        inputs = make_inputs(9, 3, 2, dtype=dtype)
-        result, plain = generic(aten.attn)(*inputs), composition(*inputs)
-        self.assert_as_good(result, plain, composition(*precise(inputs)))
 
     def test_a_hook_that_returns_another_size_is_refused(self):
         inputs = leaves(make_inputs(16, 3, 4))
@@ -387,22 +380,16 @@ class TestGradients(AttnTestCase):
                 self.assertEqual(saved, needed)
 
 
-SHAPES = {
-    "grad_output": (5, 4),
-    "grad_attn": (5, 5),
-    "q": (5, 3),
-    "k": (5, 3),
-    "v": (5, 4),
-    "attn": (5, 5),
-}
+NAMES = "grad_output", "grad_attn", "q", "k", "v", "attn"
 
 
 def bad_calls():
     """Tensors of attn and of its backward that break one rule for one tensor each."""
-    for names in ("q", "k", "v"), tuple(SHAPES):
-        good = {name: torch.randn(SHAPES[name]) for name in names}
+    for names in NAMES[2:5], NAMES:
+        right = zip(NAMES, make_all(5, 3, 4, dtype=torch.float32))
+        good = {name: x for name, x in right if name in names}
         for name in names:
-            n, columns = SHAPES[name]
+            n, columns = good[name].shape
             shapes = [(), (n,), (n, columns, 1)]
             shapes += [(rows, columns) for rows in (0, 1, n - 1)]
             if len(names) > 3 or name != "v":  # nothing else has v's number of columns
@@ -410,8 +397,8 @@ def bad_calls():
             yield from (good | {name: torch.randn(shape)} for shape in shapes)
             yield good | {name: good[name].double()}
         for dtype in torch.int64, torch.bool, torch.complex32, torch.float8_e4m3fn:
-            yield {name: torch.zeros(SHAPES[name], dtype=dtype) for name in names}
-    yield from (good | {name: None} for name in ("q", "k", "v"))
+            yield {name: x.to(dtype) for name, x in good.items()}
+    yield from (good | {name: None} for name in NAMES[2:5])
 
 
 def call(tensors, where):
@@ -425,7 +412,7 @@ def call(tensors, where):
     if where == "vmap":
         batch = {name: torch.stack([x] * 2) for name, x in given.items()}
         return vmap(lambda x: operator(*(tensors | x).values(), *mask))(batch)
-    with FakeTensorMode() if where == "fake" else contextlib.nullcontext() as mode:
+    with FakeTensorMode() if where == "fake" else nullcontext() as mode:
         convert = mode.from_tensor if mode else lambda x: x.to(where)
         given = {name: convert(x) for name, x in given.items()}
         return operator(*(tensors | given).values(), *mask)
@@ -447,16 +434,16 @@ class TestErrors(TestCase):
 
     def test_devices(self):
         """Tensors of two devices, which a fake mode and vmap tell apart as well."""
-        for name in SHAPES:
-            tensors = {x: torch.randn(shape) for x, shape in SHAPES.items()}
-            tensors[name] = tensors[name].to("meta")
+        for i in range(6):
+            tensors = make_all()
+            tensors[i] = tensors[i].to("meta")
             message = "_attn_backward: expected grad_output, .* on the same device, but"
             with self.assertRaisesRegex(RuntimeError, message):
-                aten._attn_backward(*tensors.values(), [True] * 3)
-            if name in ("q", "k", "v"):
+                aten._attn_backward(*tensors, [True] * 3)
+            if 2 <= i < 5:
                 message = "attn: expected q, k and v to be on the same device, but got"
                 with self.assertRaisesRegex(RuntimeError, message):
-                    torch.attn(tensors["q"], tensors["k"], tensors["v"])
+                    torch.attn(*tensors[2:5])
 
 
 def products(function, *args):
@@ -468,11 +455,6 @@ def products(function, *args):
 
 # Sizes that the CPU kernels take, with AVX2 or more, and sizes that ATen's products take: wide ones and complex ones.
 FUSED, WIDE = (4, 2, 3), (5, 300, 400)
-
-
-class PassOn(TorchDispatchMode):
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
 
 
 # Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.
@@ -513,43 +495,31 @@ def attn_of_a_batch(*inputs):
     return [x.squeeze(0) for x in vmap(torch.attn)(*[x.unsqueeze(0) for x in inputs])]
 
 
-def in_mode(mode):
-    def run(order, function, values):
-        with mode():
-            return order(function, leaves(values), contextlib.nullcontext)
-
-    return run
+PLAIN = torch.clone, torch.detach
 
 
-def in_autocast(order, function, values):
-    """The forward outside, where autocast would cast the inputs; whatever differentiates it inside."""
+def derivative(
+    order, function, values, mode=nullcontext, around=nullcontext, subclass=PLAIN
+):
+    """In a mode, or with a context around whatever differentiates; of tensors, or of a subclass around them."""
     device = values[0].device.type
-    return order(
-        function, leaves(values), lambda: torch.autocast(device, torch.bfloat16)
-    )
-
-
-def in_two_tensors(order, function, values):
-    inputs = [TwoTensor(x.clone(), x.clone()).requires_grad_() for x in values]
-    return [x.b for x in order(function, inputs, contextlib.nullcontext)]
-
-
-def in_logging_tensors(order, function, values):
-    inputs = [LoggingTensor(x.clone()).requires_grad_() for x in values]
-    return [x.elem for x in order(function, inputs, contextlib.nullcontext)]
+    wrap, unwrap = subclass
+    with mode():
+        inputs = [wrap(x).requires_grad_() for x in values]
+        return [*map(unwrap, order(function, inputs, lambda: around(device)))]
 
 
 ORDERS = [first_order, second_order, forward_over_reverse, batched_gradients]
-outside = in_mode(contextlib.nullcontext)
 MODES = {
-    "dispatch_mode": in_mode(PassOn),
-    "FLOP_counter": in_mode(lambda: FlopCounterMode(display=False)),
-    "mutation_allowed": in_mode(torch.autograd.graph.allow_mutation_on_saved_tensors),
+    "dispatch_mode": BaseTorchDispatchMode,
+    "FLOP_counter": lambda: FlopCounterMode(display=False),
+    "mutation_allowed": torch.autograd.graph.allow_mutation_on_saved_tensors,
 }
-CONTEXTS = MODES | {
-    "autocast": in_autocast,
-    "TwoTensor": in_two_tensors,
-    "LoggingTensor": in_logging_tensors,
+CONTEXTS = {name: {"mode": mode} for name, mode in MODES.items()} | {
+    # The forward is outside, where autocast would cast the inputs.
+    "autocast": {"around": lambda device: torch.autocast(device, torch.bfloat16)},
+    "TwoTensor": {"subclass": (lambda x: TwoTensor(x, x.clone()), lambda x: x.b)},
+    "LoggingTensor": {"subclass": (LoggingTensor, lambda x: x.elem)},
 }
 
 
@@ -592,8 +562,8 @@ class TestContexts(TestCase):
                     continue  # TwoTensor has no tangents
                 if context not in MODES and function is attn_of_a_batch:
                     continue  # it has the derivatives of PyTorch's own operators
-                result = CONTEXTS[context](order, function, values)
-                self.assert_same(result, outside(order, function, values))
+                result = derivative(order, function, values, **CONTEXTS[context])
+                self.assert_same(result, derivative(order, function, values))
 
     @in_all_dtypes
     def test_lazy_views_below_the_python_key(self, dtype):
@@ -619,30 +589,23 @@ class TestContexts(TestCase):
 
     @in_all_dtypes
     def test_the_backward_operator_under_autocast(self, dtype):
+        """Its results and their tangents."""
         for sizes in (9, 300, 400), (9, 100, 100):
-            tensors = make_all(*sizes, dtype=dtype)
-            expected = aten._attn_backward(*tensors, [True] * 3)
+            tensors, tangents = (make_all(*sizes, dtype=dtype) for _ in range(2))
+
+            def run():
+                with fwAD.dual_level():
+                    duals = map(fwAD.make_dual, tensors, tangents)
+                    grads = aten._attn_backward(*duals, [True] * 3)
+                    return [fwAD.unpack_dual(x) for x in grads]
+
+            expected = run()
             with torch.autocast("cpu", torch.bfloat16):
-                result = aten._attn_backward(*tensors, [True] * 3)
+                self.assertEqual(run(), expected, rtol=0, atol=0)
                 with FakeTensorMode() as mode:
                     fakes = map(mode.from_tensor, tensors)
-                    fake = aten._attn_backward(*fakes, [True] * 3)
-            self.assertEqual(result, expected, rtol=0, atol=0)
-            self.assertEqual([x.dtype for x in fake], [dtype] * 3)
-
-    def test_tangents_of_the_backward_operator_under_autocast(self):
-        sizes = 9, 3, 4
-        tensors, tangents = (make_all(*sizes, dtype=torch.float32) for _ in range(2))
-
-        def of_backward():
-            with fwAD.dual_level():
-                duals = map(fwAD.make_dual, tensors, tangents)
-                grads = aten._attn_backward(*duals, [True] * 3)
-                return [fwAD.unpack_dual(x).tangent for x in grads]
-
-        expected = of_backward()
-        with torch.autocast("cpu", torch.bfloat16):
-            self.assertEqual(of_backward(), expected, rtol=0, atol=0)
+                    fakes = aten._attn_backward(*fakes, [True] * 3)
+            self.assertEqual([x.dtype for x in fakes], [dtype] * 3)
 
     @parametrize("dtype", [torch.complex64, torch.complex128])
     def test_infinite_gradients(self, dtype):
@@ -669,33 +632,31 @@ class TestContexts(TestCase):
             infinities += which * expected[0].isinf().sum().item()
         self.assertGreater(overflows, 0)
         if not infinities:
-            self.skipTest(
-                "this BLAS makes NaN of an infinite X, whose order of terms thus cannot be seen"
-            )
+            self.skipTest("this BLAS makes NaN of infinite X, whatever is added first")
 
 
 class TestContextsOfDevices(TestCase):
     """The same on every device, each of which has kernels of its own."""
 
-    def values(self, sizes, device, dtype):
-        return [x.to(device) for x in make_inputs(*sizes, dtype=dtype)]
+    def derivatives(self, sizes, device, dtype, context):
+        """Each order's outside of the context, and in it."""
+        values = [x.to(device) for x in make_inputs(*sizes, dtype=dtype)]
+        for order in ORDERS:
+            outside = derivative(order, torch.attn, values)
+            yield outside, derivative(order, torch.attn, values, **CONTEXTS[context])
 
     @dtypes(torch.complex64, torch.complex128)
     @parametrize("context", MODES, name_fn=str)
     def test_complex_derivatives_in_modes(self, device, context, dtype):
-        for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 30, 40))):
-            values = self.values(sizes, device, dtype)
-            expected = outside(order, torch.attn, values)
-            result = MODES[context](order, torch.attn, values)
-            TestContexts.assert_same(self, result, expected)
+        for sizes in (4, 2, 3), (70, 30, 40):
+            for expected, result in self.derivatives(sizes, device, dtype, context):
+                TestContexts.assert_same(self, result, expected)
 
     @dtypes(*ALL)
     def test_derivatives_under_autocast(self, device, dtype):
-        for order, sizes in itertools.product(ORDERS, ((4, 2, 3), (70, 300, 400))):
-            values = self.values(sizes, device, dtype)
-            expected = outside(order, torch.attn, values)
-            result = in_autocast(order, torch.attn, values)
-            self.assertEqual(result, expected, rtol=0, atol=0)
+        for sizes in (4, 2, 3), (70, 300, 400):
+            for expected, result in self.derivatives(sizes, device, dtype, "autocast"):
+                self.assertEqual(result, expected, rtol=0, atol=0)
 
 
 class TestTransforms(AttnTestCase):
@@ -706,18 +667,16 @@ class TestTransforms(AttnTestCase):
         self.addCleanup(enable, torch._C._functorch._is_vmap_fallback_enabled())
         enable(False)
 
-    def check_vmap(self, function, expected, shapes, dtype, batch=3):
-        """vmap of `function`, over every choice of in_dims of these tensors, against `expected` in a loop."""
-        for in_dims in itertools.product((None, 0, 1, 2), repeat=len(shapes)):
+    def check_vmap(self, function, expected, dtype):
+        """vmap of `function`, over every choice of in_dims of q, k and v, against `expected` in a loop."""
+        for in_dims in itertools.product((None, 0, 1, 2), repeat=3):
             if set(in_dims) == {None}:
                 continue
-            inputs = make(
-                *[
-                    shape if dim is None else (*shape[:dim], batch, *shape[dim:])
-                    for shape, dim in zip(shapes, in_dims)
-                ],
-                dtype=dtype,
-            )
+            samples = zip(*(make_inputs(dtype=dtype) for _ in range(3)))
+            inputs = [
+                x[0] if dim is None else torch.stack(x, dim)
+                for x, dim in zip(samples, in_dims)
+            ]
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 result = vmap(function, in_dims)(*inputs)
@@ -730,7 +689,7 @@ class TestTransforms(AttnTestCase):
 
     @in_precise_dtypes
     def test_vmap_over_every_choice_of_in_dims(self, dtype):
-        self.check_vmap(torch.attn, composition, [(4, 2), (4, 2), (4, 3)], dtype)
+        self.check_vmap(torch.attn, composition, dtype)
 
     @in_precise_dtypes
     def test_vmap_of_the_backward_operator(self, dtype):
@@ -747,7 +706,7 @@ class TestTransforms(AttnTestCase):
 
             if any(defined) and (any(mask[:2]) or (mask[2] and defined[0])):
                 functions = map(backward, (aten._attn_backward, composition_backward))
-                self.check_vmap(*functions, [(4, 2), (4, 2), (4, 3)], dtype)
+                self.check_vmap(*functions, dtype)
 
     def test_nested_vmap(self):
         q, k, v = make((3, 2, 4, 2), (3, 4, 2), (2, 4, 3))
@@ -1204,19 +1163,12 @@ class TestSubclasses(TestCase):
 def run_dtensor():
     """One process of test_dtensor: every layout of the inputs against what one process alone computes."""
     # A PyTorch without torch.distributed has no such module.
-    from torch.distributed.tensor import (
-        distribute_tensor,
-        DTensor,
-        init_device_mesh,
-        Partial,
-        Replicate,
-        Shard,
-    )
+    import torch.distributed.tensor as dt
 
     dist.init_process_group("gloo")
     count = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (count,))
-    replicated, rows, columns = (Replicate(),), (Shard(0),), (Shard(1),)
+    mesh = dt.init_device_mesh("cpu", (count,))
+    replicated, rows, columns = (dt.Replicate(),), (dt.Shard(0),), (dt.Shard(1),)
     # Composition gathers lazy conjugates, which torch.distributed refuses.
     dtypes = PRECISE if EXPLICIT else [torch.float64]
     for dtype, n in itertools.product(dtypes, (12, 13)):  # divisible by count, and not
@@ -1229,7 +1181,7 @@ def run_dtensor():
 
         def distributed(tensors, placements):
             each = zip(tensors, placements, strict=True)
-            return [distribute_tensor(x, mesh, placement) for x, placement in each]
+            return [dt.distribute_tensor(x, mesh, placement) for x, placement in each]
 
         for placements in itertools.product((replicated, rows, columns), repeat=3):
             inputs = [x.requires_grad_() for x in distributed(values, placements)]
@@ -1242,7 +1194,7 @@ def run_dtensor():
                 grads = torch.autograd.grad(outputs, inputs, given)
             results = *outputs, *grads
             for x, reference in zip(results, expected, strict=True):
-                assert isinstance(x, DTensor)
+                assert isinstance(x, dt.DTensor)
                 torch.testing.assert_close(x.full_tensor(), reference)
             layouts = [x.placements for x in results]
             names = [x.name for x in (*forward.events(), *backward.events())]
@@ -1252,7 +1204,7 @@ def run_dtensor():
                 assert names.count("aten::attn") == 2, names
                 assert names.count("aten::_attn_backward") == 2, names
             if EXPLICIT and placements == (rows, replicated, replicated):
-                assert layouts == [rows] * 3 + [(Partial(),)] * 2, layouts
+                assert layouts == [rows] * 3 + [(dt.Partial(),)] * 2, layouts
                 assert outputs[1].to_local().shape[0] < n
                 assert not any(name.startswith("c10d::") for name in names), names
     dist.barrier()
