@@ -25,6 +25,8 @@ HERE = Path(__file__).parent
 
 MISSED = re.compile(r"was not declared in|has not been declared|is not a member of|undeclared identifier")
 REMEDY = "; of PyTorch's file only this fragment is compiled: put your function into a new file, with what it calls"
+# at::sigmoid without its header, as GCC and as clang say it.
+OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no member named '(\w+)' in namespace 'at'")
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
 # The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
@@ -215,6 +217,14 @@ def _operators_only(job: Job) -> Path:
     return folder.parent
 
 
+def _remedy(said: str, fragment: bool) -> str:
+    """What to do about a name that the compiler misses; nothing where only the user knows."""
+    if found := OPERATOR.search(said):
+        header = f"#include <ATen/ops/{found[1] or found[2]}.h>"
+        return f"; PyTorch has no such operator, or the file lacks its `{header}`"
+    return REMEDY if fragment and MISSED.search(said) else ""
+
+
 def _run(
     command: list[str], log: Path, named: Mapping[str, str] | None = None, fragments: frozenset[str] = frozenset()
 ) -> None:
@@ -242,7 +252,7 @@ def _run(
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
                 elif ERROR.search(line):
                     place, colon, said = line.strip().partition(":")
-                    said += REMEDY if place in fragments and MISSED.search(said) else ""
+                    said += _remedy(said, place in fragments)
                     error = (named or {}).get(place, place) + colon + said
                     if named is not None and error not in errors:  # a kernel has it once per instruction set
                         print(f"error    {error}", flush=True)

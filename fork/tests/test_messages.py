@@ -85,6 +85,20 @@ def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> 
     ]
 
 
+@mark.parametrize(
+    "missed",
+    [
+        "error: 'sigmoid' is not a member of 'at'",
+        "error: ‘sigmoid’ is not a member of ‘at’; did you mean ‘sgn’?",
+        "error: no member named 'sigmoid' in namespace 'at'",
+    ],
+)
+def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
+    """The first edit of a new operator calls others, and each has a header of its own."""
+    with raises(ForkError, match="or the file lacks its `#include <ATen/ops/sigmoid.h>`"):
+        compile._run(["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; exit 1'], tmp_path / "compile.log", {})
+
+
 PIP = {
     "ERROR: Could not find a version that satisfies the requirement torch==9.9.9 (from versions: 2.7.0, 2.8.0)\n"
     "ERROR: No matching distribution found for torch==9.9.9": "pip finds no torch 9.9.9 for this Python and machine; "
