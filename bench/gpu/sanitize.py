@@ -1,4 +1,4 @@
-"""Runs every fused kernel on small inputs for compute-sanitizer: odd sizes, parts, both gradients; `--half` of them."""
+"""Runs every fused kernel on small inputs for compute-sanitizer: odd sizes, parts, both gradients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ def run(dtype: torch.dtype, n: int, d: int) -> None:
 
 
 def main() -> None:
-    Parser(prog="python -m bench.gpu.sanitize", description=__doc__).parse_args()
+    parser = Parser(prog="python -m bench.gpu.sanitize", description=__doc__)
+    parser.add_argument("--half", action="store_true", help="half as many sizes, for racecheck, which is slow")
+    options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
     torch.manual_seed(0)
-    sizes = (65, 520) if "--half" in sys.argv else (1, 8, 65, 520)
+    sizes = (65, 520) if options.half else (1, 8, 65, 520)
     for dtype, n, d in itertools.product((torch.float16, torch.bfloat16), sizes, (64, 128)):
         run(dtype, n, d)
     torch.cuda.synchronize()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +55,18 @@ def test_all_steps_in_one_call_say_what_was_left_out(tmp_path: Path) -> None:
     done = script(tmp_path, FINE)
     assert done.returncode == 1
     assert done.stdout.splitlines()[-1] == "check, bench, sanitize and suites: left out, because there is no build"
+
+
+def test_programs_know_the_options_that_the_script_gives_them() -> None:
+    """Without a GPU each says only that there is none."""
+    text = (ROOT / "bench/gpu.sh").read_text()
+    commands = re.findall(r"python -m (bench\.gpu[\w.]*(?: --\w+(?: \S+)?)*)", text)
+    assert len(commands) == 4
+    for command in commands:
+        words = [sys.executable, "-m", *re.sub("[\"';]", " ", command).split()]
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=ROOT)
+        assert (done.returncode, done.stderr) == (1, "bench: torch finds no GPU on this machine\n"), command
 
 
 def script(folder: Path, gpu: str | None, *steps: str) -> subprocess.CompletedProcess[str]:
