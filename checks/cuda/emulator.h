@@ -20,7 +20,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <random>
@@ -141,7 +140,7 @@ class Block {
       if (!thread.done) {
         fail("not all threads reached a barrier or a warp's instruction");
       }
-      if (!thread.copies.empty()) {
+      if (!thread.copies.open.empty() || !thread.copies.committed.empty()) {
         fail("a thread ended with copies under way");
       }
     }
@@ -182,24 +181,24 @@ class Block {
       copy.land();
     }
     under_way_.at(chunk(copy.to)) = true;
-    threads_[thread].open.push_back(copy);
+    threads_[thread].copies.open.push_back(copy);
   }
 
   void commit() {
-    threads_[thread].copies.push_back(std::move(threads_[thread].open));
-    threads_[thread].open.clear();
+    auto& [open, committed] = threads_[thread].copies;
+    committed.insert(committed.end(), open.begin(), open.end());
+    open.clear();
   }
 
-  void wait(size_t pending) {
-    auto& copies = threads_[thread].copies;
-    for (; copies.size() > pending; copies.pop_front()) {
-      for (const Copy& copy : copies.front()) {
-        if (!early_copies) {
-          copy.land();
-        }
-        under_way_[chunk(copy.to)] = false;
+  void wait() {
+    auto& committed = threads_[thread].copies.committed;
+    for (const Copy& copy : committed) {
+      if (!early_copies) {
+        copy.land();
       }
+      under_way_[chunk(copy.to)] = false;
     }
+    committed.clear();
   }
 
   static void check_aligned(const void* pointer) {
@@ -224,8 +223,9 @@ class Block {
     ucontext_t context;
     bool ready = true;
     bool done = false;
-    std::vector<Copy> open;
-    std::deque<std::vector<Copy>> copies;
+    struct {
+      std::vector<Copy> open, committed;
+    } copies;
   };
 
   size_t chunk(const void* pointer) const {
@@ -283,6 +283,7 @@ inline Index block_index() {
 
 #define threadIdx (emulator::thread_index())
 #define blockIdx (emulator::block_index())
+#define __syncthreads() emulator::Block::current->barrier()
 
 namespace at::native::attn_fused {
 
@@ -300,13 +301,8 @@ ATTN_DEVICE void copy_commit() {
   Block::current->commit();
 }
 
-template <int kPending>
-void copy_wait() {
-  Block::current->wait(kPending);
-}
-
-ATTN_DEVICE void block_barrier() {
-  Block::current->barrier();
+ATTN_DEVICE void copy_wait() {
+  Block::current->wait();
 }
 
 using SharedAddress = uintptr_t;

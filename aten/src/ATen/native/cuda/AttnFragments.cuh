@@ -19,8 +19,6 @@
 
 #include <ATen/native/cuda/AttnIntrinsics.cuh>
 
-#include <cmath>
-
 namespace at::native::attn_fused {
 
 constexpr int kChunk = 8; // elements of 16 bytes, which one access moves
@@ -69,15 +67,10 @@ struct Tile {
   }
 };
 
-// Four registers of operands: each is an 8-row x 16-byte matrix, spread over
-// the warp.
-struct Matrices {
-  uint32_t word[4];
-};
-
-// The address that each lane gives ldmatrix for a block of 16 rows and 32
-// bytes. The four matrices arrive as top left, bottom left, top right, bottom
-// right.
+// Operands are four registers, each of which holds an 8-row x 16-byte matrix,
+// spread over the warp. This is the address that each lane gives ldmatrix for a
+// block of 16 rows and 32 bytes. The four matrices arrive as top left, bottom
+// left, top right, bottom right.
 template <typename T>
 ATTN_DEVICE SharedAddress
 by_columns(Tile<T> tile, int row, int column, int lane) {
@@ -95,10 +88,10 @@ template <typename T>
 ATTN_DEVICE void multiply(
     float (&c0)[4],
     float (&c1)[4],
-    const Matrices& left,
-    const Matrices& right) {
-  mma(T(), c0, left.word, right.word[0], right.word[1]);
-  mma(T(), c1, left.word, right.word[2], right.word[3]);
+    const uint32_t (&left)[4],
+    const uint32_t (&right)[4]) {
+  mma(T(), c0, left, right[0], right[1]);
+  mma(T(), c1, left, right[2], right[3]);
 }
 
 // scores (16 * kRows x 8 * kTiles) += left @ right^T
@@ -111,15 +104,15 @@ ATTN_DEVICE void first_product(
   for (int from = 0; from < left.stride; from += kLine) {
 #pragma unroll(4)
     for (int d = 0; d < kLine; d += 16) {
-      Matrices a[kRows];
+      uint32_t a[kRows][4];
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
-        load_matrices(a[m].word, by_columns(left, 16 * m, from + d, lane));
+        load_matrices(a[m], by_columns(left, 16 * m, from + d, lane));
       }
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
-        Matrices b;
-        load_matrices(b.word, by_rows(right, 8 * t, from + d, lane));
+        uint32_t b[4];
+        load_matrices(b, by_rows(right, 8 * t, from + d, lane));
 #pragma unroll
         for (int m = 0; m < kRows; ++m) {
           multiply<T>(scores[m][t], scores[m][t + 1], a[m], b);
@@ -140,12 +133,12 @@ ATTN_DEVICE void second_product(
   for (int t = 0; t < kPairs; t += 2) {
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
-      Matrices b;
-      load_matrices_transposed(b.word, by_columns(wide, 8 * t, 8 * n, lane));
+      uint32_t b[4];
+      load_matrices_transposed(b, by_columns(wide, 8 * t, 8 * n, lane));
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
         const auto& p = pairs[m];
-        const Matrices a{{p[t][0], p[t][1], p[t + 1][0], p[t + 1][1]}};
+        const uint32_t a[] = {p[t][0], p[t][1], p[t + 1][0], p[t + 1][1]};
         multiply<T>(result[m][n], result[m][n + 1], a, b);
       }
     }

@@ -1,4 +1,5 @@
 // The GPU instructions that attn's fused kernels use, one function each.
+// Everything else in the kernels is plain C++.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -6,7 +7,6 @@
 
 #include <cstdint>
 
-// Everything else in the kernels is plain C++.
 namespace at::native::attn_fused {
 
 #define ATTN_DEVICE __device__ __forceinline__
@@ -37,14 +37,9 @@ ATTN_DEVICE void copy_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
 
-// Waits until at most kPending of this thread's groups are unfinished.
-template <int kPending>
+// Waits until all of this thread's groups are finished.
 ATTN_DEVICE void copy_wait() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
-}
-
-ATTN_DEVICE void block_barrier() {
-  __syncthreads();
+  asm volatile("cp.async.wait_group 0;\n" ::: "memory");
 }
 
 // Load four 8 x 8 matrices of 2-byte elements. Lane l gives the address of row

@@ -12,7 +12,6 @@
 #include <ATen/Functions.h>
 #else
 #include <ATen/ops/empty.h>
-#include <ATen/ops/mm.h>
 #endif
 
 #include <algorithm>
@@ -62,9 +61,8 @@ inline int64_t concurrent_blocks(const void* kernel, int shared) {
 // architecture before 8.0 runs on later devices too, but does nothing there.
 inline bool run_here(int width, bool grad_attn) {
   const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
-  const size_t most = std::max<int>(
-      shared_bytes(Kernel::forward, width, false),
-      shared_bytes(Kernel::backward_cols, width, grad_attn));
+  // No other kernel needs more shared memory.
+  const size_t most = shared_bytes(Kernel::backward_cols, width, grad_attn);
   return device->major >= 8 && most <= device->sharedMemPerBlockOptin &&
       ask_once(c10::cuda::current_device(), [] {
            cudaFuncAttributes attributes{};
@@ -148,23 +146,19 @@ void run(
     Args& args,
     bool grad_attn,
     const std::vector<Target<T>>& targets) {
-  const int64_t n = targets[0].second.size(0),
-                width = targets[0].second.size(1);
-  const int64_t count = n * width;
+  const int64_t n = targets[0].second.size(0);
+  const int width = static_cast<int>(targets[0].second.size(1));
   const int shared = shared_bytes(id, width, grad_attn);
   const int64_t blocks = at::ceil_div<int64_t>(n, 64 * rows_of(id, width));
   const void* kernel = kernel_of<T>(id, width);
   const int64_t part = rows_of_part(
       n, blocks, concurrent_blocks(kernel, shared), targets.size() * width);
-  const int64_t parts = at::ceil_div<int64_t>(n, part);
+  const int parts = static_cast<int>(at::ceil_div<int64_t>(n, part));
   args.n = static_cast<int>(n);
   args.part = static_cast<int>(part);
   std::vector<Tensor> memory;
   for (const auto& [result, matrix] : targets) {
-    *result = {
-        matrix.template mutable_data_ptr<T>(),
-        nullptr,
-        static_cast<int>(width)};
+    *result = {matrix.template mutable_data_ptr<T>(), nullptr, width};
     if (parts > 1) {
       memory.push_back(
           at::empty({parts, n, width}, matrix.options().dtype(kFloat)));
@@ -172,15 +166,11 @@ void run(
     }
   }
   launch(kernel, dim3(blocks, parts), shared, args);
+  const void* sum = kernel_of<T>(Kernel::sum_parts, 64);
+  const dim3 sum_blocks(at::ceil_div<int64_t>(n * width, kThreads));
   for (const auto& [result, matrix] : targets) {
     if (parts > 1) {
-      launch(
-          kernel_of<T>(Kernel::sum_parts, 64),
-          dim3(at::ceil_div<int64_t>(count, kThreads)),
-          0,
-          *result,
-          static_cast<int>(parts),
-          count);
+      launch(sum, sum_blocks, 0, *result, parts, n * width);
     }
   }
 }
@@ -232,7 +222,9 @@ std::tuple<Tensor, Tensor, Tensor> run_backward(const AttnBackward& x) {
     }
     run<T>(Kernel::backward_cols, args, x.grad_attn.defined(), targets);
   } else if (want_v) {
-    grad_v = at::mm(attn.t(), grad_output);
+    AttnBackward rest = x;
+    rest.output_mask = {false, false, true};
+    grad_v = std::get<2>(attn_backward_composed(rest));
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

@@ -15,6 +15,7 @@
 #include <ATen/native/cuda/AttnArgs.cuh>
 
 #include <algorithm>
+#include <cmath>
 
 namespace at::native::attn_fused {
 
@@ -247,19 +248,6 @@ ATTN_DEVICE void to_pairs(Pairs<kRows>& pairs, const Scores<kRows>& scores) {
   }
 }
 
-// Hands out shared memory to tiles: one owned, then the walked ones, each for
-// two stages.
-template <typename T>
-struct Storage {
-  T* next = reinterpret_cast<T*>(shared_memory());
-
-  ATTN_DEVICE Tile<T> tile(int rows, int columns) {
-    const Tile<T> result{next, columns};
-    next += rows * columns;
-    return result;
-  }
-};
-
 // One block's share of the work: its rows and its part of the walk.
 template <typename T, int kWidth, int kRows>
 struct Place {
@@ -299,8 +287,8 @@ struct Place {
     load(std::true_type(), stage, row);
     copy_commit();
     const auto step = [&](auto edge) {
-      copy_wait<0>();
-      block_barrier();
+      copy_wait();
+      __syncthreads();
       if (!edge || row + kWalk < end) {
         load(edge, stage ^ kWalk, row + kWalk);
         copy_commit();
@@ -355,10 +343,8 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
   constexpr int kBlock = at.kBlock;
   const int lane = at.lane, depth = at.depth(args.q);
 
-  Storage<T> storage;
-  const Tile<T> q = storage.tile(kBlock, depth);
-  const Tile<T> k = storage.tile(2 * kWalk, depth);
-  const Tile<T> v = storage.tile(2 * kWalk, kWidth);
+  const Tile<T> q{reinterpret_cast<T*>(shared_memory()), depth};
+  const Tile<T> k = q.from(kBlock), v = k.from(2 * kWalk);
   const auto load = [&](auto edge, int stage, int key) {
     load_rows<kWalk, kWidth, Order::columns, edge>(
         k.from(stage), args.k, key, args.n);
@@ -413,10 +399,8 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
   constexpr int kBlock = at.kBlock;
   const int lane = at.lane, depth = at.depth(args.grad_output);
 
-  Storage<T> storage;
-  const Tile<T> grad_output = storage.tile(kBlock, depth);
-  const Tile<T> v = storage.tile(2 * kWalk, depth);
-  const Tile<T> k = storage.tile(2 * kWalk, kWidth);
+  const Tile<T> grad_output{reinterpret_cast<T*>(shared_memory()), depth};
+  const Tile<T> v = grad_output.from(kBlock), k = v.from(2 * kWalk);
   const auto load = [&](auto edge, int stage, int key) {
     load_rows<kWalk, kWidth, Order::columns, edge>(
         v.from(stage), args.v, key, args.n);
@@ -474,12 +458,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int lane = at.lane, depth = at.depth(args.grad_output);
   const bool has_grad_v = args.grad_v.columns > 0;
 
-  Storage<T> storage;
-  const Tile<T> v = storage.tile(kBlock, depth);
-  const Tile<T> grad_output = storage.tile(2 * kWalk, depth);
-  const Tile<T> q = storage.tile(2 * kWalk, kWidth);
-  const Tile<T> attn = storage.tile(2 * kWalk, kBlock);
-  const Tile<T> grad_attn = storage.tile(2 * kWalk, kBlock);
+  const Tile<T> v{reinterpret_cast<T*>(shared_memory()), depth};
+  const Tile<T> grad_output = v.from(kBlock), q = grad_output.from(2 * kWalk);
+  const Tile<T> attn{q.from(2 * kWalk).data, kBlock};
+  const Tile<T> grad_attn = attn.from(2 * kWalk);
   const auto load = [&](auto edge, int stage, int row) {
     load_rows<kWalk, kWidth, Order::rows, edge>(
         grad_output.from(stage), args.grad_output, row, args.n);
@@ -505,12 +487,12 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
         for (int i = 0; i < kRows * kTiles / 2; ++i) {
           const int m = i / (kTiles / 2), t = i % (kTiles / 2) * 2;
-          Matrices x;
+          uint32_t x[4];
           load_matrices_transposed(
-              x.word, by_rows(tile, 8 * t, at.warp_row + 16 * m, lane));
+              x, by_rows(tile, 8 * t, at.warp_row + 16 * m, lane));
 #pragma unroll
           for (int w = 0; w < 4; ++w) {
-            pairs[m][t + w / 2][w % 2] = x.word[w];
+            pairs[m][t + w / 2][w % 2] = x[w];
           }
         }
       };

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/attn.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -60,8 +59,6 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     const int64_t d = (output_mask[0] ? x.k : x.q).size(1);
     if (attn_fused::takes(dtype, n, d, e, /*backward=*/true) &&
         attn_fused::run_here(d, x.grad_attn.defined())) {
-      c10::impl::ExcludeDispatchKeyGuard no_autocast(
-          c10::autocast_dispatch_keyset);
       return AT_DISPATCH_REDUCED_FLOATING_TYPES(
           dtype, "_attn_backward_cuda", [&] {
             return attn_fused::run_backward<scalar_t>(x);
