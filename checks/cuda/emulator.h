@@ -412,9 +412,11 @@ ATTN_DEVICE float tanh_approximate(float x) {
   return std::tanh(x);
 }
 
-template <typename T>
-void store_streaming(void* to, const T& value) {
-  static_assert(sizeof(T) == 16);
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+
+ATTN_DEVICE void store_streaming(void* to, uint4 value) {
   Block::check_aligned(to);
   std::memcpy(to, &value, 16);
 }

@@ -84,16 +84,6 @@ ATTN_DEVICE SharedAddress by_rows(Tile<T> tile, int row, int column, int lane) {
   return tile.address(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 }
 
-template <typename T>
-ATTN_DEVICE void multiply(
-    float (&c0)[4],
-    float (&c1)[4],
-    const uint32_t (&left)[4],
-    const uint32_t (&right)[4]) {
-  mma(T(), c0, left, right[0], right[1]);
-  mma(T(), c1, left, right[2], right[3]);
-}
-
 // scores (16 * kRows x 8 * kTiles) += left @ right^T
 template <typename T, int kRows, int kTiles>
 ATTN_DEVICE void first_product(
@@ -115,7 +105,8 @@ ATTN_DEVICE void first_product(
         load_matrices(b, by_rows(right, 8 * t, from + d, lane));
 #pragma unroll
         for (int m = 0; m < kRows; ++m) {
-          multiply<T>(scores[m][t], scores[m][t + 1], a[m], b);
+          mma(T(), scores[m][t], a[m], b[0], b[1]);
+          mma(T(), scores[m][t + 1], a[m], b[2], b[3]);
         }
       }
     }
@@ -139,7 +130,8 @@ ATTN_DEVICE void second_product(
       for (int m = 0; m < kRows; ++m) {
         const auto& p = pairs[m];
         const uint32_t a[] = {p[t][0], p[t][1], p[t + 1][0], p[t + 1][1]};
-        multiply<T>(result[m][n], result[m][n + 1], a, b);
+        mma(T(), result[m][n], a, b[0], b[1]);
+        mma(T(), result[m][n + 1], a, b[2], b[3]);
       }
     }
   }

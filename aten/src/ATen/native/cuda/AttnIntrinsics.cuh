@@ -89,12 +89,8 @@ ATTN_DEVICE float tanh_approximate(float x) {
 }
 
 // Stores 16 bytes that this kernel does not read again.
-template <typename T>
-ATTN_DEVICE void store_streaming(void* to, const T& value) {
-  static_assert(sizeof(T) == 16);
-  uint4 words;
-  memcpy(&words, &value, 16);
-  __stcs(static_cast<uint4*>(to), words);
+ATTN_DEVICE void store_streaming(void* to, uint4 value) {
+  __stcs(static_cast<uint4*>(to), value);
 }
 
 } // namespace at::native::attn_fused

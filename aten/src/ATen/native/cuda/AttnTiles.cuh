@@ -16,6 +16,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <type_traits>
 
 namespace at::native::attn_fused {
 
@@ -26,6 +28,7 @@ namespace at::native::attn_fused {
 #endif
 
 constexpr int kTiles = kStrip / 8; // tiles of scores beside each other
+static_assert(kTiles == kChunk / 2); // one access of a lane, by column_of
 
 // A warp's scores of 16 * kRows rows, in float32 and as pairs.
 template <int kRows>
@@ -104,7 +107,7 @@ ATTN_DEVICE void load_block(
   }
 }
 
-// The pairs that a lane reads or writes in one access.
+// The pairs that a lane loads in one access.
 struct alignas(16) Chunk {
   Pair pair[kChunk / 2];
 };
@@ -121,32 +124,28 @@ ATTN_DEVICE void load_pairs(
     int rows,
     int columns,
     int lane) {
-  constexpr int tiles = kChunk / 2;
   const int r = lane / 4, c = lane % 4 * kChunk;
   const T* data = from.data + (row + r) * from.row_stride +
       (column + c) * from.column_stride;
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
+    const T* x = data + 8 * i * from.row_stride;
+    const int n = r + 8 * i < rows ? columns - c : 0;
+    Chunk chunk{};
+    if (kEdge && !from.chunked) {
 #pragma unroll
-    for (int t = 0; t < kTiles; t += tiles) {
-      const T* x = data + 8 * i * from.row_stride + 8 * t * from.column_stride;
-      const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
-      Chunk chunk{};
-      if (kEdge && !from.chunked) {
-#pragma unroll
-        for (int j = 0; j < 2 * tiles; j += 2) {
-          chunk.pair[j / 2] = pack(
-              T(),
-              j < n ? float(x[j * from.column_stride]) : 0.f,
-              j + 1 < n ? float(x[(j + 1) * from.column_stride]) : 0.f);
-        }
-      } else if (!kEdge || n > 0) {
-        chunk = *reinterpret_cast<const Chunk*>(x);
+      for (int j = 0; j < kChunk; j += 2) {
+        chunk.pair[j / 2] = pack(
+            T(),
+            j < n ? float(x[j * from.column_stride]) : 0.f,
+            j + 1 < n ? float(x[(j + 1) * from.column_stride]) : 0.f);
       }
+    } else if (!kEdge || n > 0) {
+      chunk = *reinterpret_cast<const Chunk*>(x);
+    }
 #pragma unroll
-      for (int j = 0; j < tiles; ++j) {
-        pairs[i / 2][t + j][i % 2] = chunk.pair[j];
-      }
+    for (int t = 0; t < kTiles; ++t) {
+      pairs[i / 2][t][i % 2] = chunk.pair[t];
     }
   }
 }
@@ -161,59 +160,44 @@ ATTN_DEVICE void store_pairs(
     int rows,
     int columns,
     int lane) {
-  constexpr int tiles = kChunk / 2;
   const int r = lane / 4, c = lane % 4 * kChunk;
   data += int64_t(r) * stride + c;
 #pragma unroll
   for (int i = 0; i < 2 * kRows; ++i) {
+    T* to = data + int64_t(8 * i) * stride;
+    const int n = r + 8 * i < rows ? columns - c : 0;
+    const auto pair = [&](int t) { return pairs[i / 2][t][i % 2]; };
+    if (kEdge && !chunked) {
 #pragma unroll
-    for (int t = 0; t < kTiles; t += tiles) {
-      T* to = data + int64_t(8 * i) * stride + 8 * t;
-      const int n = r + 8 * i < rows ? columns - c - 8 * t : 0;
-      Chunk chunk;
-#pragma unroll
-      for (int j = 0; j < tiles; ++j) {
-        chunk.pair[j] = pairs[i / 2][t + j][i % 2];
-      }
-      if (kEdge && !chunked) {
-#pragma unroll
-        for (int j = 0; j < 2 * tiles; ++j) {
-          if (j < n) {
-            const auto p = chunk.pair[j / 2];
-            to[j] = j % 2 ? high<T>(p) : low<T>(p);
-          }
+      for (int j = 0; j < kChunk; ++j) {
+        if (j < n) {
+          to[j] = j % 2 ? high<T>(pair(j / 2)) : low<T>(pair(j / 2));
         }
-      } else if (!kEdge || n > 0) {
-        store_streaming(to, chunk);
       }
+    } else if (!kEdge || n > 0) {
+      store_streaming(to, {pair(0), pair(1), pair(2), pair(3)});
     }
   }
 }
 
-// scores *= 1 - attn^2
-template <typename T, int kRows>
-ATTN_DEVICE void times_tanh_derivative(
+// Sets every score to f(score, the element of `pairs` in its place).
+template <typename T, int kRows, typename Function>
+ATTN_DEVICE void update(
     Scores<kRows>& scores,
-    const Pairs<kRows>& attn) {
-#pragma unroll
-  for (int i = 0; i < kRows * kTiles * 2; ++i) {
-    const auto p = attn[i / 2 / kTiles][i / 2 % kTiles][i % 2];
-    auto& s = scores[i / 2 / kTiles][i / 2 % kTiles];
-    const float a0 = low<T>(p), a1 = high<T>(p);
-    s[i % 2 * 2] *= std::fma(-a0, a0, 1.f);
-    s[i % 2 * 2 + 1] *= std::fma(-a1, a1, 1.f);
-  }
-}
-
-template <typename T, int kRows>
-ATTN_DEVICE void add_pairs(Scores<kRows>& scores, const Pairs<kRows>& pairs) {
+    const Pairs<kRows>& pairs,
+    const Function& f) {
 #pragma unroll
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto p = pairs[i / 2 / kTiles][i / 2 % kTiles][i % 2];
-    auto& s = scores[i / 2 / kTiles][i / 2 % kTiles];
-    s[i % 2 * 2] += low<T>(p);
-    s[i % 2 * 2 + 1] += high<T>(p);
+    float* s = &scores[i / 2 / kTiles][i / 2 % kTiles][i % 2 * 2];
+    const float x0 = low<T>(p), x1 = high<T>(p);
+    s[0] = f(s[0], x0);
+    s[1] = f(s[1], x1);
   }
+}
+
+ATTN_DEVICE float times_tanh_derivative(float x, float tanh) {
+  return x * std::fma(-tanh, tanh, 1.f);
 }
 
 // Sets the scores beyond the last column to zero. They can be NaN, which must
@@ -260,7 +244,8 @@ struct Place {
   ATTN_DEVICE Place(int n, int part)
       : begin(blockIdx.y * part), end(std::min<int>(n, begin + part)) {}
 
-  // The columns of an operand.
+  // The columns of an operand. Without the reference nvcc makes other machine
+  // code than the one that was measured on an H100.
   ATTN_DEVICE int depth(const T* const& operand) const {
     return kWidth;
   }
@@ -277,7 +262,7 @@ struct Place {
   // load(edge, stage, row) brings in the next ones. `stage` is where these rows
   // lie in a tile of 2 * kWalk rows. `edge` says that this step checks for the
   // edges of the matrices and for layouts that are not chunked. A block that is
-  // inside the matrices runs a loop without checks first.
+  // inside chunked matrices runs a loop without checks first.
   template <typename Load, typename Compute>
   ATTN_DEVICE void walk(bool inside, const Load& load, const Compute& compute)
       const {
@@ -369,14 +354,10 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
       }
       Pairs<kRows> attn;
       to_pairs<T>(attn, scores);
+      const int row = at.first + at.warp_row, columns = at.end - key - strip;
+      T* to = args.attn + int64_t(row) * args.n + (key + strip);
       store_pairs<edge>(
-          args.attn + int64_t(at.first + at.warp_row) * args.n + (key + strip),
-          args.n,
-          args.chunked,
-          attn,
-          args.n - at.first - at.warp_row,
-          at.end - key - strip,
-          lane);
+          to, args.n, args.chunked, attn, args.n - row, columns, lane);
       // The store and the mma need these pairs in different registers. Pairs
       // with neighbours exchanged, to match the rows of v, are new values that
       // the compiler makes once. It would copy the same values for every mma.
@@ -417,24 +398,19 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
       Pairs<kRows> pairs;
       Scores<kRows> scores = {};
       const auto load_pairs_of = [&](const Square<T>& from) {
+        const int row = at.first + at.warp_row, columns = at.end - key - strip;
         load_pairs<edge>(
-            pairs,
-            from,
-            at.first + at.warp_row,
-            key + strip,
-            args.n - at.first - at.warp_row,
-            at.end - key - strip,
-            lane);
+            pairs, from, row, key + strip, args.n - row, columns, lane);
       };
       if (edge && args.grad_attn.data) {
         load_pairs_of(args.grad_attn);
-        add_pairs<T>(scores, pairs);
+        update<T>(scores, pairs, std::plus<>());
       }
       // These loads run while the product is computed.
       load_pairs_of(args.attn);
       first_product(
           scores, grad_output.from(at.warp_row), v.from(stage + strip), lane);
-      times_tanh_derivative<T>(scores, pairs);
+      update<T>(scores, pairs, times_tanh_derivative);
       if (edge && key + kWalk > at.end) {
         mask_scores<true>(scores, strip, at.end - key, lane);
       }
@@ -498,12 +474,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       };
       if (edge && args.grad_attn.data) {
         load_pairs_of(grad_attn.from(stage + strip));
-        add_pairs<T>(scores, pairs);
+        update<T>(scores, pairs, std::plus<>());
       }
       first_product(
           scores, v.from(at.warp_row), grad_output.from(stage + strip), lane);
       load_pairs_of(attn.from(stage + strip));
-      times_tanh_derivative<T>(scores, pairs);
+      update<T>(scores, pairs, times_tanh_derivative);
       if (edge && row + kWalk > at.end) {
         mask_scores<false>(scores, strip, at.end - row, lane);
       }
@@ -536,19 +512,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int kWidth>
-const void* kernel_of(Kernel kernel) {
-  const void* const kernels[] = {
-      reinterpret_cast<const void*>(&forward<T, kWidth>),
-      reinterpret_cast<const void*>(&backward_rows<T, kWidth>),
-      reinterpret_cast<const void*>(&backward_cols<T, kWidth>),
-      reinterpret_cast<const void*>(&sum_parts<T>)};
-  return kernels[static_cast<int>(kernel)];
-}
-
 template <typename T>
 const void* kernel_of(Kernel kernel, int width) {
-  return width == 64 ? kernel_of<T, 64>(kernel) : kernel_of<T, 128>(kernel);
+  const auto either = [&](auto* narrow, auto* wide) {
+    return reinterpret_cast<const void*>(width == 64 ? narrow : wide);
+  };
+  const void* const kernels[] = {
+      either(&forward<T, 64>, &forward<T, 128>),
+      either(&backward_rows<T, 64>, &backward_rows<T, 128>),
+      either(&backward_cols<T, 64>, &backward_cols<T, 128>),
+      either(&sum_parts<T>, &sum_parts<T>)};
+  return kernels[static_cast<int>(kernel)];
 }
 
 } // namespace at::native::attn_fused
