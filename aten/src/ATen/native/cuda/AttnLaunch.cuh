@@ -31,18 +31,16 @@ auto ask_once(const Key& key, const Ask& ask) {
   static std::mutex mutex;
   static std::map<Key, decltype(ask())> answers;
   const std::lock_guard<std::mutex> lock(mutex);
-  auto answer = answers.find(key);
-  if (answer == answers.end()) {
-    answer = answers.emplace(key, ask()).first;
-  }
-  return answer->second;
+  const auto answer = answers.find(key);
+  return answer == answers.end() ? answers.emplace(key, ask()).first->second
+                                 : answer->second;
 }
 
 // How many blocks of a kernel run on the current device at once.
 inline int64_t concurrent_blocks(const void* kernel, int shared) {
   const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
   const auto key = std::make_tuple(c10::cuda::current_device(), kernel, shared);
-  const int blocks = ask_once(key, [&] {
+  return ask_once(key, [&] {
     // The limit is the device's and not `shared`, because other threads launch
     // this kernel with a gradient of attn.
     C10_CUDA_CHECK(cudaFuncSetAttribute(
@@ -52,9 +50,8 @@ inline int64_t concurrent_blocks(const void* kernel, int shared) {
     int blocks = 0;
     C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel, kThreads, shared));
-    return std::max<int>(blocks, 1);
+    return std::max<int64_t>(blocks, 1) * device->multiProcessorCount;
   });
-  return int64_t(blocks) * device->multiProcessorCount;
 }
 
 // Whether the kernels of this width can run on the current device. PTX for an
@@ -102,12 +99,10 @@ inline int64_t rows_of_part(
     int64_t blocks,
     int64_t slots,
     int64_t columns) {
-  const int64_t attn_bytes = n * n * 2;
   const int64_t part_bytes = n * columns * static_cast<int64_t>(sizeof(float));
-  const int64_t most = std::min<int64_t>(
-      {n / (2 * kWalk),
-       std::max<int64_t>(attn_bytes / 4, 8 << 20) / part_bytes,
-       16});
+  const int64_t memory = std::max<int64_t>(n * n * 2 / 4, 8 << 20);
+  const int64_t most =
+      std::min<int64_t>({n / (2 * kWalk), memory / part_bytes, 16});
   int64_t best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int64_t parts = 1; parts <= most; ++parts) {
