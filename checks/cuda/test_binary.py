@@ -188,6 +188,22 @@ def test_the_operator_has_cuda_kernels_and_says_that_there_is_no_gpu(binary: Bin
     assert "cuda" in said or "NVIDIA" in said, said
 
 
+def output(command: list[str | Path], folder: Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout
+
+
+def test_a_static_libstdcxx_stays_private(binary: Binary, tmp_path: Path) -> None:
+    """As of the fork's other libraries in fork/tests/test_build.py; this one is only linked again."""
+    folder, name = binary.site.parent / "work/cmake", binary.library.name
+    link = output([toolchain.which("ninja"), "-t", "commands", name], folder).splitlines()[-1]
+    static = tmp_path / name
+    subprocess.run(link.replace(f"-o {name}", f"-static-libstdc++ -o {static}"), shell=True, check=True, cwd=folder)
+    assert "libstdc++" not in output(["readelf", "-d", static], folder)
+    printed = [output(["nm", "-DP", "--defined-only", library], folder) for library in (static, binary.library)]
+    now, before = (set(re.findall(r"^\S+", lines, re.M)) for lines in printed)
+    assert now == before and any("attn_cuda" in name for name in now)
+
+
 def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) -> None:
     """PyTorch's hipify translates the sources, and what is left for ROCm's compiler has no CUDA instruction."""
     folder = tmp_path / "aten/src/ATen/native/cuda"
