@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.documents import fill, markdown_table, wrapped
 from checks import ROOT
 from checks.built import built
-from checks.processors import Row, quick, rows
+from checks.processors import NUMERICS, Row, quick, rows
 from fork import process
 from fork.arguments import Parser, status
 from fork.engine.fork import environment
@@ -155,10 +155,12 @@ def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
 
 
 def left_out(names: Iterable[str], of: Iterable[str]) -> str:
-    """Tests by their functions, with how many of each one's cases."""
+    """Tests by the functions that define them, with how many of each one's cases."""
+    written = {name for path in NUMERICS for name in re.findall(r"def (test_\w+)\(", (ROOT / path).read_text())}
 
     def function(name: str) -> str:
-        return re.sub(r"_(cpu_)?(float|bfloat|complex)\d+$", "", name)
+        test = name.partition(".")[2]
+        return max((known for known in written if test.startswith(known)), key=len, default=test)
 
     total = Counter(map(function, of))
     return ", ".join(f"{name} ({count} of {total[name]})" for name, count in Counter(map(function, names)).items())
