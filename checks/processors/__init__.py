@@ -67,7 +67,7 @@ def rows() -> list[Row]:
         *(("MKL_ENABLE_INSTRUCTIONS", value, "MKL") for value in ("SSE4_2", "AVX2")),
     )
     return [
-        *(replace(emulated(name), seconds=370) for name in EMULATED),
+        *(replace(emulated(name), seconds=320) for name in EMULATED),
         *(Row(f"{name}={value}", reaches, {name: value}) for name, value, reaches in native),
     ]
 
