@@ -1,5 +1,14 @@
 """A PyTorch of a few lines per file: the places that this project's stack goes to, at their paths, written here."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest import MonkeyPatch
+
+from fork.cli import main
+from fork.tests.helpers import QUIET_GIT, committed
+
 SPACE = "namespace torch::autograd::generated::details"
 
 FILES = {
@@ -355,3 +364,14 @@ BLAS and LAPACK Operations
 """,
     "README.md": "Tensors and dynamic neural networks.\n",
 }
+
+
+@contextmanager
+def applied(folder: Path, files: Mapping[str, str] = FILES) -> Iterator[Path]:
+    """A checkout of these files with the stack on a branch, in an environment where git asks nobody."""
+    with MonkeyPatch.context() as patch:
+        for name, value in QUIET_GIT.items():
+            patch.setenv(name, value)
+        path = committed(folder, files)
+        assert main(["apply", str(path)]) == 0
+        yield path

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import MonkeyPatch, fixture, mark
+from pytest import MonkeyPatch, TempPathFactory, fixture, mark
 
 from checks import ROOT
-from checks.stack.small_pytorch import FILES
+from checks.stack.small_pytorch import FILES, applied
 from fork.checkout.message import messages
 from fork.cli import main
 from fork.series import Series
-from fork.tests.helpers import QUIET_GIT, committed, git
+from fork.tests.helpers import QUIET_GIT, git
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = mark.xdist_group("apply_stack")
@@ -19,13 +19,9 @@ SERIES = Series.load(ROOT)
 
 
 @fixture(scope="module")
-def tree(tmp_path_factory: object) -> Iterator[Path]:
+def tree(tmp_path_factory: TempPathFactory) -> Iterator[Path]:
     """The checkout with the stack on it."""
-    with MonkeyPatch.context() as patch:
-        for name, value in QUIET_GIT.items():
-            patch.setenv(name, value)
-        path = committed(tmp_path_factory.mktemp("pytorch"), FILES)  # type: ignore[attr-defined]
-        assert main(["apply", str(path)]) == 0
+    with applied(tmp_path_factory.mktemp("pytorch")) as path:
         yield path
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest import MonkeyPatch, fixture, mark
+from pytest import TempPathFactory, fixture, mark
 
 from checks import ROOT
-from checks.stack.small_pytorch import FILES
+from checks.stack.small_pytorch import FILES, applied
 from fork.cli import main
 from fork.engine import base as bases
 from fork.series import Place, Series
-from fork.tests.helpers import QUIET_GIT, committed, git
+from fork.tests.helpers import git
 from fork.weave import base_path, weave
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
@@ -24,13 +24,9 @@ UPSTREAM = FILES | {path: text for path in SERIES.anchors if (text := BASE.read(
 
 
 @fixture(scope="module")
-def tree(tmp_path_factory: object) -> Iterator[Path]:
+def tree(tmp_path_factory: TempPathFactory) -> Iterator[Path]:
     """The checkout, with this stack on one branch and what was imported from there on another."""
-    with MonkeyPatch.context() as patch:
-        for name, value in QUIET_GIT.items():
-            patch.setenv(name, value)
-        path = committed(tmp_path_factory.mktemp("pytorch"), UPSTREAM)  # type: ignore[attr-defined]
-        assert main(["apply", str(path)]) == 0
+    with applied(tmp_path_factory.mktemp("pytorch"), UPSTREAM) as path:
         assert main(["import", str(path), str(path.parent / "imported")]) == 0
         git(path, "switch", "--quiet", "--detach", "main")
         assert main(["--root", str(path.parent / "imported"), "apply", str(path), "--branch", "again"]) == 0
