@@ -169,12 +169,15 @@ def _generated(job: Job) -> dict[str, list[Path]]:
         [file for file in sorted(folder.glob("*Everything.cpp")) if "m.impl(" in file.read_text()]
         for folder in (aten, autograd)
     )
+    # The variants that an entry asks for by `autogen`, made of the operator that it describes.
+    variants = [file for file in [aten / "CompositeViewCopyKernels.cpp"] if "::call(" in file.read_text()]
     cuda = [file for file in aten_kernels if "CUDA" in file.name]
     cpu = [file for file in aten_kernels if file not in cuda]
-    python = ("functionsEverything", "torch_functionsEverything", "return_types")
+    modules = re.findall(r'"_(\w+)"', (autograd / "python_modules.inc").read_text())
+    python = ("functionsEverything", "torch_functionsEverything", "return_types", *(f"{m}_functions" for m in modules))
     return {
         "autograd": [*_autocast_lists(job), autograd / "Functions.cpp", *derivatives],
-        "registration": [aten / "RegisterSchema.cpp", aten / "OperatorsEverything.cpp", *cpu[:1]],
+        "registration": [aten / "RegisterSchema.cpp", aten / "OperatorsEverything.cpp", *variants, *cpu[:1]],
         "alone": cpu[1:],
         "python": [autograd / f"python_{name}.cpp" for name in python],
         "cuda": cuda,

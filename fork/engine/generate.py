@@ -39,11 +39,27 @@ ${schema_registrations}
 }  // namespace at
 """
 
-# Later releases (2.15 does) list kernels of the whole yaml here, and refuse a yaml without them.
-TORCHGEN = (
-    "import torchgen.dest.native_functions as dest, torchgen.gen as gen; "
-    "dest._CPU_DLL_CUDA_KERNELS = frozenset(); gen.main()"
-)
+# Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
+# refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
+# kernels for these two, and PyTorch's own yaml always names both.
+TORCHGEN = """\
+import dataclasses
+import torchgen.dest.native_functions as dest, torchgen.gen as gen
+from torchgen.model import DispatchKey as Key
+
+parse = gen.parse_native_yaml
+
+def with_keys(*args, **kwargs):
+    parsed = parse(*args, **kwargs)
+    for key in (Key.Meta, Key.CompositeExplicitAutogradNonFunctional):
+        if key not in parsed.backend_indices:
+            parsed.backend_indices[key] = dataclasses.replace(parsed.backend_indices[key], dispatch_key=key)
+    return parsed
+
+gen.parse_native_yaml = with_keys
+dest._CPU_DLL_CUDA_KERNELS = frozenset()
+gen.main()
+"""
 
 
 def main(native: Path, derivatives: Path | None, out: Path) -> None:
@@ -100,6 +116,7 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     gen_autograd_python(*arguments)
     _own_headers(out / "aten", generated)
     _merge_plumbing(out)
+    (generated / "python_modules.inc").write_text(_python_modules(entries, tags))
     (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
 
 
@@ -154,6 +171,14 @@ def _sync(fresh: Path, out: Path) -> None:
 
 def _operator_includes(ops: Path) -> str:
     return "\n".join(f"#include <ATen/ops/{path.name}>" for path in sorted(ops.glob("*_ops.h")))
+
+
+def _python_modules(entries: Path, tags: Path) -> str:
+    """For each module of torch._C that functions go into by `python_module`, the name of its init and its own."""
+    functions = parse_native_yaml(str(entries), str(tags)).native_functions
+    modules = sorted({f.python_module for f in functions if f.python_module and should_generate_py_binding(f)})
+    names = {"fft": "FFT", "nn": "NN"}
+    return "".join(f'MODULE({names.get(name, name.capitalize())}, "_{name}")\n' for name in modules)
 
 
 def _stubs(entries: Path, tags: Path) -> dict[str, object]:

@@ -18,6 +18,7 @@ from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.new import places, schema
 from fork.series import NATIVE_FUNCTIONS, Series
+from fork.tests import ramp
 from fork.tests.helpers import git, write
 from fork.verify import operator_map, soundness
 from fork.weave import weave_all
@@ -312,7 +313,7 @@ def merged(root: Path, stacks: list[Series]) -> Series:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Composite operators, ones with a kernel, and the guide's in-place and out= variants, in one build."""
+    """Composite operators, ones with a kernel, the guide's variants, and kinds that only others write, in one build."""
     root = tmp_path_factory.mktemp("built")
     variants = new(root / "variants", "gated(Tensor self, Tensor b) -> Tensor", "--explicit")
     follow_guide(variants.root)
@@ -320,6 +321,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stacks += [
         new(root / text.split("(")[0], text, *(["--explicit"] * with_kernel)) for text, with_kernel in ODD.items()
     ]
+    stacks.append(Series.load(ramp.stack(root / "ramp")))
     series = merged(root / "all", stacks)
     return build(Fork(series, series.find(), bases.installed(), "off", root / "build"))
 
@@ -370,6 +372,24 @@ except RuntimeError as error:
         "LeakyProdBackward0 leaky_prod",
         "leaky_prod: expected b to have the size of self, [3], but got [2]",
     ]
+
+
+def test_structured_operators_modules_and_autogen(site: Path) -> None:
+    code = """
+import torch
+x, wanted = torch.tensor([-1.0, 2.0]), torch.tensor([0.0, 2.0])
+assert torch.equal(torch._C._special.special_ramp(x), wanted)
+out = torch.empty(0)
+assert torch._C._special.special_ramp(x, out=out) is out and torch.equal(out, wanted)
+assert torch._C._special.special_ramp(x.to("meta")).shape == (2,)
+assert torch.equal(torch.compile(torch.ops.aten.special_ramp, backend="aot_eager")(x), wanted)
+assert torch._C._nn.ramp_loss(x) == 2 and torch._C._nn._parse_to("cpu")[0].type == "cpu"
+assert torch.equal(torch.ops.aten.ramp_shift.out(x, 1.0, out=out), torch.tensor([0.0, 1.0]))
+class Plain(torch.Tensor): pass
+assert type(torch._C._special.special_ramp(x.as_subclass(Plain))) is Plain
+print(hasattr(torch, "ramp_loss"), torch._C._special.special_exp2.__name__)
+"""
+    assert run(site, "-c", code) == "False special_exp2\n"
 
 
 def test_the_suites_are_green_at_once(site: Path) -> None:
