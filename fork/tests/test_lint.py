@@ -173,6 +173,31 @@ def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixtu
     assert (tmp_path / "root/build/lint").is_dir()
 
 
+# Writes what the linter below reads; the other generator is there and fails.
+GENERATED = {
+    "tools/pyi/gen_pyi.py": "import sys; open('torch/typing.pyi', 'w').write(sys.argv[1])\n",
+    "tools/generate_torch_version.py": "import sys; sys.exit('no version')\n",
+    "tools/linter/word.py": """\
+from say import paths, say
+
+say(paths[0], 1, "typing", open("torch/typing.pyi").read())
+""",
+}
+
+
+def test_linters_read_what_pytorch_generates_before(
+    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
+) -> None:
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | GENERATED)
+    assert linted(tmp_path, tree, "--linters", "WORD") == 1
+    said = capsys.readouterr()
+    assert "typing: --native-functions-path=aten/src/ATen/native/native_functions.yaml" in said.err
+    assert "what tools/generate_torch_version.py generates and linters read: no version" in said.out
+    assert git(tree, "status", "--porcelain") == ""
+
+
 def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
     address = "https://example.org/linux64/19.1.4/clang-format"
     entry = {

@@ -29,6 +29,16 @@ else:
 CONFIG = ".lintrunner.toml"
 # The scripts of `init_command`: the first one calls pip, the second one loads a program that pip may have too.
 PIP, DOWNLOAD = "tools/linter/adapters/pip_init.py", "tools/linter/adapters/s3_init.py"
+# What PyTorch's CI makes before it lints: torch/version.py, and the typing files without which mypy finds no operator.
+GENERATORS = (
+    ("tools/generate_torch_version.py", "--is-debug=false"),
+    (
+        "tools/pyi/gen_pyi.py",
+        "--native-functions-path=aten/src/ATen/native/native_functions.yaml",
+        "--tags-path=aten/src/ATen/native/tags.yaml",
+        "--deprecated-functions-path=tools/autograd/deprecated.yaml",
+    ),
+)
 HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
 
@@ -67,12 +77,14 @@ def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ())
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made) / "pytorch"
         _copy(checkout, tip, tree)
+        not_made = _generate(tree)
         linters = [needed(entry, tree) for entry in entries if not wanted or entry["code"] in wanted]
         home, linters = _install(linters, folder / "lint")
         able = [linter for linter in linters if not linter.lacks]
         messages = _messages(home, able, tree, sorted(lines)) if able else []
     failed = {message["code"]: _last_words(message["description"]) for message in messages if not message["path"]}
     left_out = [f"{linter.code}: {linter.lacks}" for linter in linters if linter.lacks]
+    left_out += not_made
     left_out += [f"{code}: it failed: {reason}" for code, reason in failed.items()]
     ran = tuple(linter.code for linter in able if linter.code not in failed)
     return Report(tuple(sorted(set(_caused(messages, lines, tree)))), ran, tuple(left_out))
@@ -142,6 +154,19 @@ def _copy(checkout: Checkout, tip: str, tree: Path) -> None:
     process.run(["tar", "-xf", archive, "-C", tree], "the copy of the checkout failed")
     archive.unlink()
     process.run(["git", "-C", tree, "init", "--quiet"], "the copy of the checkout failed")
+
+
+def _generate(tree: Path) -> list[str]:
+    """Runs those of the generators that this release has; returns what they could not make, and why."""
+    missing = []
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
+    for script, *options in GENERATORS:
+        if (tree / script).is_file():
+            module = script.removesuffix(".py").replace("/", ".")
+            done = process.attempt([sys.executable, "-m", module, *options], cwd=tree, env=kept)
+            if done.returncode:
+                missing.append(f"what {script} generates and linters read: {process.reason(done)}")
+    return missing
 
 
 def _install(linters: Sequence[Linter], folder: Path) -> tuple[Path, list[Linter]]:

@@ -21,18 +21,19 @@ def attn_handler(
     kwargs: dict[str, object],
 ) -> object:
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
-    if not all(
+    first = tensors[0]
+    if not isinstance(first, dtensor.DTensor) or not all(
         isinstance(x, dtensor.DTensor)
         and all(placement.is_replicate() for placement in x.placements)
-        and x.device_mesh == tensors[0].device_mesh
+        and x.device_mesh == first.device_mesh
         for x in tensors
     ):
         return decomposition_table[op_call](*args, **kwargs)
+    mesh, placements = first.device_mesh, first.placements
 
     def replicated(local: torch.Tensor) -> dtensor.DTensor:
         meta = TensorMeta(local.shape, local.stride(), local.dtype)
-        first = tensors[0]
-        spec = DTensorSpec(first.device_mesh, first.placements, tensor_meta=meta)
+        spec = DTensorSpec(mesh, placements, tensor_meta=meta)
         return dtensor.DTensor(local, spec, requires_grad=False)
 
     args, kwargs = pytree.tree_map_only(
