@@ -1165,6 +1165,7 @@ def run_dtensor():
     # A PyTorch without torch.distributed has no such module.
     import torch.distributed.tensor as dt
 
+    check = unittest.TestCase()
     dist.init_process_group("gloo")
     count = dist.get_world_size()
     mesh = dt.init_device_mesh("cpu", (count,))
@@ -1194,19 +1195,19 @@ def run_dtensor():
                 grads = torch.autograd.grad(outputs, inputs, given)
             results = *outputs, *grads
             for x, reference in zip(results, expected, strict=True):
-                assert isinstance(x, dt.DTensor)
+                check.assertIsInstance(x, dt.DTensor)
                 torch.testing.assert_close(x.full_tensor(), reference)
             layouts = [x.placements for x in results]
             names = [x.name for x in (*forward.events(), *backward.events())]
             if EXPLICIT and placements == (replicated, replicated, replicated):
-                assert layouts == [replicated] * 5, layouts
+                check.assertEqual(layouts, [replicated] * 5)
                 # Autograd's own call, and the kernel's on the local tensors
-                assert names.count("aten::attn") == 2, names
-                assert names.count("aten::_attn_backward") == 2, names
+                check.assertEqual(names.count("aten::attn"), 2, names)
+                check.assertEqual(names.count("aten::_attn_backward"), 2, names)
             if EXPLICIT and placements == (rows, replicated, replicated):
-                assert layouts == [rows] * 3 + [(dt.Partial(),)] * 2, layouts
-                assert outputs[1].to_local().shape[0] < n
-                assert not any(name.startswith("c10d::") for name in names), names
+                check.assertEqual(layouts, [rows] * 3 + [(dt.Partial(),)] * 2)
+                check.assertLess(outputs[1].to_local().shape[0], n)
+                check.assertFalse([x for x in names if x.startswith("c10d::")])
     dist.barrier()
     if dist.get_rank() == 0:
         print(f"{count} processes agree with one")
