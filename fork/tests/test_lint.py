@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from expecttest import assert_expected_inline
@@ -196,6 +198,38 @@ def test_linters_read_what_pytorch_generates_before(
     assert "typing: --native-functions-path=aten/src/ATen/native/native_functions.yaml" in said.err
     assert "what tools/generate_torch_version.py generates and linters read: no version" in said.out
     assert git(tree, "status", "--porcelain") == ""
+
+
+# As dmypy does, which tells its process by this file.
+DAEMON = """\
+import json, pathlib, subprocess
+from say import paths, say
+
+quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+pid = subprocess.Popen(["sleep", "600"], start_new_session=True, **quiet).pid
+pathlib.Path(".dmypy.json").write_text(json.dumps({"pid": pid}))
+say(paths[0], 1, "daemon", str(pid))
+"""
+
+
+def test_no_daemon_stays(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | {"tools/linter/word.py": DAEMON})
+    assert linted(tmp_path, tree, "--linters", "WORD") == 1
+    pid = capsys.readouterr().err.split("daemon: ")[1].split()[0]
+    status = Path(f"/proc/{pid}/status")
+
+    def runs() -> bool:
+        """Whether it does, and does not only wait for its parent to ask how it ended."""
+        with suppress(OSError):
+            return "State:\tZ" not in status.read_text()
+        return False
+
+    deadline = time.monotonic() + 10
+    while runs() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not runs()
 
 
 def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
