@@ -16,8 +16,9 @@ from torch.testing._internal import common_utils
 COMMAND = "TORCH_FORK_COMMAND"
 """The environment variable in which `fork run` says how it was called."""
 
-TESTS = Path(__file__).resolve().parents[1] / "test/test_ops.py"
-MAP = "guide/adding_an_operator.md"
+HOME = Path(__file__).resolve().parents[1]
+TESTS = HOME / "test/test_ops.py"
+MAP = HOME / "guide/adding_an_operator.md"
 ROWS = {
     "TestCommon.test_errors": "the checks",
     "TestCommon.test_numpy_ref": "an OpInfo",
@@ -43,6 +44,7 @@ ROWS = {
 REASONS = {
     "_VariableFunctionsClass": "TorchDynamo",  # what Dynamo calls an operator that its list lacks
     "hit the vmap fallback": "batch rules",
+    "yields no sample": "an OpInfo",
     "NotImplementedError not raised": "an OpInfo",  # it says that the operator cannot do what it can
 }
 """Words of a failure -> row of the map. They say more than the test, which meets several rows on its way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import unittest
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_device_type import ops
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import freeze_rng_state
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
@@ -64,11 +66,13 @@ SELECTED = _selection(sys.argv[1:])
 
 
 class opinfo(ops):
-    """`@ops` of torch.testing, with two additions.
+    """`@ops` of torch.testing, with three additions.
 
     It builds only the tests that the command line's `-k` can select. op_db has some 700 entries: building all their
     tests takes minutes, and building those of one operator takes seconds. The rule uses whole test names
     (`TestCommonCPU.test_out_addmm_cpu_float32`), so a `-k` without an operator (`-k test_out`) drops none.
+
+    It fails where an entry yields no sample: a loop over none would find no fault.
 
     It marks the failures of torch's own operators that `suites.known` lists.
     """
@@ -88,10 +92,24 @@ class opinfo(ops):
         self.op_list = [op for op in self.every_op if selected(op)]
         if not self.op_list:
             return
-        advised = with_advice(test, generic_cls.__name__)
+        advised = with_advice(_with_samples(test), generic_cls.__name__)
         for wrapper, name, kwargs, decorators in super()._parametrize_test(advised, generic_cls, device_cls):
             failures = expected_failures(kwargs["op"], generic_cls.__name__, test.__name__, device, kwargs.get("dtype"))
             yield wrapper, name, kwargs, _also(decorators, failures) if failures else decorators
+
+
+def _with_samples(test: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(test)
+    def checked(*args: Any, op: OpInfo, **kwargs: Any) -> Any:
+        if "dtype" in kwargs:
+            make = op.sample_inputs_func
+            with freeze_rng_state():
+                first = next(iter(make(op, kwargs.get("device", "cpu"), kwargs["dtype"], False)), None)
+            if first is None:
+                raise AssertionError(f"{make.__name__} of {op.name} yields no sample for {kwargs['dtype']}: write one")
+        return test(*args, op=op, **kwargs)
+
+    return checked
 
 
 def _also(decorators: Callable[..., list[Any]], more: list[Any]) -> Callable[..., list[Any]]:

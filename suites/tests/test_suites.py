@@ -19,7 +19,7 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_device_type import CPUTestBase
 from torch.testing._internal.opinfo.core import ErrorInput, OpInfo, SampleInput
 
-from suites.advice import advice, with_advice
+from suites.advice import MAP, advice, with_advice
 from suites.aot import TestEagerFusionOpInfo
 from suites.common import TestCommon
 from suites.compliance import TestCompositeCompliance
@@ -33,7 +33,7 @@ from suites.jit import TestJit
 from suites.known import KNOWN, UNBACKED
 from suites.mathbits import TestMathBits
 from suites.meta import TestMeta
-from suites.opinfo import PYTEST_EXPRESSION, _selection
+from suites.opinfo import PYTEST_EXPRESSION, _selection, _with_samples
 from suites.proxy import TestProxyTensorOpInfo
 from suites.schema import TestOpInfo, TestSchemaCheckModeOpInfo
 from suites.upstream import run_upstream
@@ -454,6 +454,18 @@ def test_pytest_expressions_choose_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not selected("test_ops.py.TestCommonCPU.test_out_addmm_cpu_float64")
 
 
+def test_an_entry_without_samples_fails_every_test() -> None:
+    def sample_inputs_none(*_: Any) -> Any:
+        yield from ()
+
+    op = OpInfo("neg", sample_inputs_func=sample_inputs_none)
+    with pytest.raises(AssertionError, match="sample_inputs_none of neg yields no sample for torch.float32"):
+        _with_samples(lambda *_, **__: None)(None, device="cpu", dtype=torch.float32, op=op)
+    assert MAP.is_file() and advice("TestDecomp", "test_quick", "x yields no sample for y") == advice(
+        "TestCommon", "test_numpy_ref"
+    )
+
+
 def test_no_known_failure_is_of_the_stack() -> None:
     assert not [known for known in KNOWN if "attn" in known.op]
     assert "attn" not in UNBACKED
@@ -479,7 +491,7 @@ def test_a_failure_names_the_row_of_the_guides_map() -> None:
         with pytest.raises(RuntimeError) as caught:
             with_advice(fails, suite)(None)
         if sys.version_info >= (3, 11):
-            assert f"the row '{row}' of the map in guide/adding_an_operator.md" in caught.value.__notes__[0]
+            assert f"the row '{row}' of the map in {MAP}" in caught.value.__notes__[0]
     with pytest.raises(RuntimeError) as caught:
         with_advice(fails, "TestTags")(None)
     assert not getattr(caught.value, "__notes__", [])
