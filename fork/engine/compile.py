@@ -170,7 +170,7 @@ def _generated(job: Job) -> dict[str, list[Path]]:
         for folder in (aten, autograd)
     )
     # The variants that an entry asks for by `autogen`, made of the operator that it describes.
-    variants = [file for file in [aten / "CompositeViewCopyKernels.cpp"] if "::call(" in file.read_text()]
+    variants = [file for file in sorted(aten.glob("CompositeViewCopyKernels*.cpp")) if "::call(" in file.read_text()]
     cuda = [file for file in aten_kernels if "CUDA" in file.name]
     cpu = [file for file in aten_kernels if file not in cuda]
     modules = re.findall(r'"_(\w+)"', (autograd / "python_modules.inc").read_text())
