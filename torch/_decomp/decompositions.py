@@ -39,18 +39,11 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
     same("be on the same device", given, lambda t: t.device, lambda t: t.device)
     same("have the same dtype", given, lambda t: t.dtype, dtype)
     first = next(iter(given.values()))
+    names = "float16", "bfloat16", "float32", "float64", "complex64", "complex128"
     torch._check(
-        first.dtype
-        in (
-            torch.float16,
-            torch.bfloat16,
-            torch.float32,
-            torch.float64,
-            torch.complex64,
-            torch.complex128,
-        ),
+        str(first.dtype).removeprefix("torch.") in names,
         lambda: (
-            f"{op}: expected floating point or complex inputs, but got {dtype(first)}"
+            f"{op}: expected inputs of {', '.join(names[:-1])} or {names[-1]}, but got {dtype(first)}"
         ),
     )
     same("have the same number of rows", given, lambda t: t.shape[0], size)
@@ -77,15 +70,16 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     # Missing incoming gradients, and operands that no requested gradient needs, are None.
     scores = output_mask[0] or output_mask[1]
     grads = [x for x in (grad_attn, grad_output) if x is not None]
-    for name, t, needed in (
-        ("q", q, output_mask[1] and grads),
-        ("k", k, output_mask[0] and grads),
-        ("v", v, scores and grad_output is not None),
+    for name, t, i, needed in (
+        ("q", q, 1, grads),
+        ("k", k, 0, grads),
+        ("v", v, 0, grad_output is not None),
+        ("v", v, 1, grad_output is not None),
     ):
         torch._check(
-            t is not None or not needed,
+            t is not None or not (output_mask[i] and needed),
             lambda: (
-                f"_attn_backward: expected {name}, which output_mask asks for, but got None"
+                f"_attn_backward: expected {name}, which grad_{'qk'[i]} needs, but got None"
             ),
         )
     _check_attn_operands(

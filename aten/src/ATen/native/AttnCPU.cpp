@@ -118,7 +118,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   const bool wants_v = output_mask[2] && x.grad_output.defined();
   const int64_t columns =
       columns_of(x.q.defined() ? x.q : x.k) + columns_of(x.grad_output);
-  if (!(x.wants_scores() || wants_v) ||
+  if (!(x.wants_scores_gradient() || wants_v) ||
       !is_fused(x.attn.scalar_type(), x.attn.size(0), columns, true)) {
     return attn_backward_composed(x);
   }
@@ -129,8 +129,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     return wanted ? at::detail::empty_cpu(t.sizes(), t.options()) : Tensor();
   };
   const AttnGradients grads{
-      like(x.k, output_mask[0] && x.wants_scores()),
-      like(x.q, output_mask[1] && x.wants_scores()),
+      like(x.k, output_mask[0] && x.wants_scores_gradient()),
+      like(x.q, output_mask[1] && x.wants_scores_gradient()),
       like(x.grad_output, wants_v)};
   attn_backward_stub(kCPU, grads, x);
   return std::make_tuple(grads.grad_q, grads.grad_k, grads.grad_v);

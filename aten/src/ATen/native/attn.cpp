@@ -145,7 +145,8 @@ void check_operands(
   TORCH_CHECK(
       is_supported(dtype),
       op,
-      ": expected floating point or complex inputs, but got ",
+      ": expected inputs of float16, bfloat16, float32, float64, complex64 or "
+      "complex128, but got ",
       dtype);
   check_same(
       op,
@@ -189,7 +190,7 @@ void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
   check_same_columns("attn", {"q", q}, {"k", k});
 }
 
-bool AttnBackward::wants_scores() const {
+bool AttnBackward::wants_scores_gradient() const {
   return (output_mask[0] || output_mask[1]) &&
       (grad_output.defined() || grad_attn.defined());
 }
@@ -197,17 +198,20 @@ bool AttnBackward::wants_scores() const {
 void AttnBackward::check() const {
   constexpr const char* op = "_attn_backward";
   const auto check_needed =
-      [&](const char* name, const Tensor& t, bool needed) {
+      [&](const char* name, const Tensor& t, int grad, bool with) {
         TORCH_CHECK(
-            t.defined() || !needed,
+            t.defined() || !output_mask[grad] || !with,
             op,
             ": expected ",
             name,
-            ", which output_mask asks for, but got None");
+            ", which grad_",
+            "qk"[grad],
+            " needs, but got None");
       };
-  check_needed("q", q, output_mask[1] && wants_scores());
-  check_needed("k", k, output_mask[0] && wants_scores());
-  check_needed("v", v, wants_scores() && grad_output.defined());
+  check_needed("q", q, 1, wants_scores_gradient());
+  check_needed("k", k, 0, wants_scores_gradient());
+  check_needed("v", v, 0, grad_output.defined());
+  check_needed("v", v, 1, grad_output.defined());
   check_operands(
       op,
       {{"grad_output", grad_output},
@@ -267,7 +271,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
     bool in_place) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor grad_q, grad_k, grad_v;
-  if (x.wants_scores()) {
+  if (x.wants_scores_gradient()) {
     const Tensor grad = scores_gradient(x, in_place);
     if (x.output_mask[0]) {
       grad_q = at::matmul(grad, x.k.conj());

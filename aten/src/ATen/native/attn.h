@@ -37,7 +37,7 @@ struct TORCH_API AttnBackward {
   std::array<bool, 3> output_mask;
 
   // Whether grad_q or grad_k is requested and has a term.
-  bool wants_scores() const;
+  bool wants_scores_gradient() const;
 
   // Raises an error unless every needed operand is defined, the sizes fit, and
   // all are on one device and of one dtype that attn supports.

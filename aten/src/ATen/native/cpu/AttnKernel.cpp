@@ -128,7 +128,7 @@ class Forward {
     scratch_.begin_threads();
     copy_ = scratch_.reserve<E>(rows, depth_);
     scores_ = scratch_.reserve<T>(kTileRows, stride);
-    left_ = scratch_.reserve<E>(rows, stride);
+    attn_left_ = scratch_.reserve<E>(rows, stride);
     sums_ = scratch_.reserve<T>(rows, round_up<int64_t>(e_, 16));
   }
 
@@ -149,7 +149,7 @@ class Forward {
 
   void run_block(const Product<E>& product, int64_t i, int64_t rows) {
     const Matrix<T> scores = scratch_[scores_], sums = scratch_[sums_];
-    const Matrix<E> left = scratch_[left_];
+    const Matrix<E> left = scratch_[attn_left_];
     Matrix<const E> q{};
     if (depth_ > 0) {
       q = left_factor<scalar_t>(q_, i, rows, scratch_[copy_]);
@@ -159,8 +159,8 @@ class Forward {
       for (int64_t r = 0; r < rows; r += kTileRows) {
         // scores <- q @ k.T, attn <- tanh(scores)
         const int64_t count = std::min(kTileRows, rows - r);
-        const int64_t room = with_room<E>(columns);
-        product({count, room, depth_, q.from(r), k_t(j), scores, false});
+        const int64_t width = padded<E>(columns);
+        product({count, width, depth_, q.from(r), k_t(j), scores, false});
         for (const auto x : c10::irange(count)) {
           scalar_t* attn = attn_[i + r + x] + j;
           tanh_row(scores[x], attn, left[r + x], columns);
@@ -182,7 +182,7 @@ class Forward {
   Matrix<scalar_t> output_, attn_;
   int64_t n_, e_, depth_;
   Scratch scratch_;
-  Rows<E> k_t_{}, v_copy_{}, copy_{}, left_{};
+  Rows<E> k_t_{}, v_copy_{}, copy_{}, attn_left_{};
   Rows<T> scores_{}, sums_{};
 };
 
@@ -344,19 +344,21 @@ class Backward {
     }
     const int64_t attn_rows = grads_.grad_v.defined() ? rows_ / group : 0;
     grad_v_.right = scratch_.reserve<E>(attn_rows, stride * group);
+    grad_ = scratch_.reserve<T>(
+        kSumInPlace ? 0 : stride, round_up<int64_t>(std::max(d_, e_), 16));
     grad_k_.sums = scratch_.reserve<T>(columns_of(grads_.grad_k), stride);
     grad_v_.sums = scratch_.reserve<T>(columns_of(grads_.grad_v), stride);
     scratch_.allocate(parts_);
   }
 
   // Transposes a block of rows of an input, which every part reads.
-  void load(const ColumnGradient& side, int64_t block) {
-    if (side.grad.defined()) {
+  void load(const ColumnGradient& g, int64_t block) {
+    if (g.grad.defined()) {
       const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
-      const int64_t size = side.input.size(1);
+      const int64_t size = g.input.size(1);
       const auto from =
-          right_factor<scalar_t>(side.input, i, rows, scratch_[copy_]);
-      const auto to = scratch_[side.input_t].from(block * size);
+          right_factor<scalar_t>(g.input, i, rows, scratch_[copy_]);
+      const auto to = scratch_[g.input_t].from(block * size);
       transpose<E>(from, ceil_div(rows, group), size, to);
     }
   }
@@ -409,9 +411,9 @@ class Backward {
       const Block tile{at.i + r, at.j, rows, at.columns};
       if (wanted) {
         // grad_attn <- grad_output @ v.T
-        const int64_t room = with_room<E>(at.columns);
+        const int64_t width = padded<E>(at.columns);
         const auto left = output.from(r);
-        product({rows, room, depth_, left, scratch_[v_t_], sums, false});
+        product({rows, width, depth_, left, scratch_[v_t_], sums, false});
         if (x_.grad_attn.defined()) {
           add_tile<scalar_t>(x_.grad_attn, tile, sums);
         }
@@ -437,37 +439,33 @@ class Backward {
   // sums, of grad transposed, <- sums + left @ right
   void add_columns(
       const Product<E>& product,
-      const ColumnGradient& side,
+      const ColumnGradient& g,
       const Block& at) {
-    if (side.grad.defined()) {
-      const int64_t size = side.grad.size(1), room = with_room<E>(at.columns);
+    if (g.grad.defined()) {
+      const int64_t size = g.grad.size(1), width = padded<E>(at.columns);
       const Matrix<const E> left =
-          scratch_[side.input_t].from(at.i / rows_ * size);
-      const Matrix<E> right = scratch_[side.right];
-      const Matrix<T> sums = scratch_[side.sums];
-      product({size, room, even<E>(at.rows), left, right, sums, at.i > 0});
+          scratch_[g.input_t].from(at.i / rows_ * size);
+      const Matrix<E> right = scratch_[g.right];
+      const Matrix<T> sums = scratch_[g.sums];
+      product({size, width, even<E>(at.rows), left, right, sums, at.i > 0});
     }
   }
 
   // Rows j.. of grad <- sums transposed
-  void store_columns(const ColumnGradient& side, int64_t j, int64_t columns) {
-    if (!side.grad.defined()) {
+  void store_columns(const ColumnGradient& g, int64_t j, int64_t columns) {
+    if (!g.grad.defined()) {
       return;
     }
-    const int64_t size = side.grad.size(1);
-    scalar_t* to = side.grad.template mutable_data_ptr<scalar_t>() + j * size;
-    // A piece has whole vectors of all types and fits in the L1 cache.
-    constexpr int64_t height = 16, width = 32;
-    std::array<T, height * width> piece;
-    for (int64_t c = 0; c < columns; c += height) {
-      for (int64_t x = 0; x < size; x += width) {
-        const int64_t rows = std::min(height, columns - c);
-        const int64_t count = std::min(width, size - x);
-        const Matrix<const T> from = scratch_[side.sums].from(x, c);
-        transpose<T>(from, count, rows, {piece.data(), width});
-        for (const auto r : c10::irange(rows)) {
-          convert(&piece[r * width], to + (c + r) * size + x, count);
-        }
+    const int64_t size = g.grad.size(1);
+    const Matrix<T> sums = scratch_[g.sums];
+    scalar_t* to = g.grad.template mutable_data_ptr<scalar_t>() + j * size;
+    if constexpr (kSumInPlace) {
+      transpose<T>(sums, size, columns, {to, size});
+    } else {
+      const Matrix<T> rows = scratch_[grad_];
+      transpose<T>(sums, size, columns, rows);
+      for (const auto r : c10::irange(columns)) {
+        convert(rows[r], to + r * size, size);
       }
     }
   }
@@ -511,7 +509,7 @@ class Backward {
   // Parts of the work, and the columns of each
   int64_t parts_ = 0, share_ = 0;
   Scratch scratch_;
-  Rows<T> grad_q_{}, sums_{};
+  Rows<T> grad_q_{}, grad_{}, sums_{};
   Rows<E> copy_{}, k_right_{}, v_t_{}, scores_{};
 };
 

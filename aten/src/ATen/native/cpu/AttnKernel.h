@@ -26,7 +26,7 @@ inline bool attn_is_fused(
   // Without instructions for 16 bits ATen's products are slow at every size.
   constexpr int64_t all = std::numeric_limits<int64_t>::max();
   // The largest D + E, by processor and by dtype
-  constexpr int64_t most[][4] = {
+  constexpr int64_t widest[][4] = {
       // float32, float64, bfloat16, float16
       {0, 0, all, all},
       {256, 256, all, all},
@@ -44,7 +44,7 @@ inline bool attn_is_fused(
       : dtype == kDouble             ? 1
       : dtype == kBFloat16           ? 2
                                      : 3;
-  return columns <= most[static_cast<int>(processor)][column];
+  return columns <= widest[static_cast<int>(processor)][column];
 }
 
 // Fills output (N, E) and attn (N, N). All are contiguous.

@@ -31,7 +31,7 @@ inline int64_t stride_of(int64_t columns) {
 // An array in scratch: where it begins, and how far apart its rows lie.
 template <typename E>
 struct Rows {
-  int64_t begin, row;
+  int64_t begin, stride;
 };
 
 // Uninitialised memory for several arrays, each at a cache line. A single
@@ -39,9 +39,9 @@ struct Rows {
 class Scratch {
  public:
   template <typename E>
-  Rows<E> reserve(int64_t rows, int64_t row) {
-    const Rows<E> result{bytes_, row};
-    bytes_ += round_up<int64_t>(rows * row * sizeof(E), 64);
+  Rows<E> reserve(int64_t rows, int64_t stride) {
+    const Rows<E> result{bytes_, stride};
+    bytes_ += round_up<int64_t>(rows * stride * sizeof(E), 64);
     return result;
   }
   // From here on, every thread gets an array of its own.
@@ -58,7 +58,7 @@ class Scratch {
     if (rows.begin >= shared_) {
       data += at::get_thread_num() * (bytes_ - shared_);
     }
-    return {reinterpret_cast<E*>(data), rows.row};
+    return {reinterpret_cast<E*>(data), rows.stride};
   }
 
  private:
@@ -115,8 +115,8 @@ void transpose(
   using T = std::conditional_t<kGroup<E> == 2, float, E>;
   constexpr int64_t width = Vectorized<T>::size();
   const Matrix<const T> x{
-      reinterpret_cast<const T*>(from.data), from.row / kGroup<E>};
-  const Matrix<T> y{reinterpret_cast<T*>(to.data), to.row / kGroup<E>};
+      reinterpret_cast<const T*>(from.data), from.stride / kGroup<E>};
+  const Matrix<T> y{reinterpret_cast<T*>(to.data), to.stride / kGroup<E>};
   for (int64_t r = 0; r < rows; r += width) {
     for (int64_t c = 0; c < columns; c += width) {
       if (r + width <= rows && c + width <= columns) {
@@ -175,7 +175,7 @@ Matrix<const E> right_factor(
     const auto from = matrix<scalar_t>(t).from(i);
     for (int64_t r = 0; r < rows; r += 2) {
       const int64_t count = std::min<int64_t>(2, rows - r);
-      vec::pack_vnni2(from[r], copy[r / 2], from.row, count, t.size(1));
+      vec::pack_vnni2(from[r], copy[r / 2], from.stride, count, t.size(1));
     }
     return copy;
   } else {

@@ -85,7 +85,7 @@ void fill_pair(E* row, int64_t size) {
 // Rounds the columns of a product in scratch up where only oneDNN multiplies:
 // scratch has room for them.
 template <typename E>
-int64_t with_room(int64_t columns) {
+int64_t padded(int64_t columns) {
   return kGroup<E> == 2 ? round_up(columns, kWhole) : columns;
 }
 

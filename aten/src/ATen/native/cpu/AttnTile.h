@@ -107,24 +107,24 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 #endif
 }
 
-// A matrix whose rows, of numbers or of pairs, begin `row` elements apart.
+// A matrix whose rows, of numbers or of pairs, begin `stride` elements apart.
 template <typename E>
 struct Matrix {
   E* data;
-  int64_t row;
+  int64_t stride;
   Matrix from(int64_t i, int64_t j = 0) const {
-    return {data + i * row + j, row};
+    return {data + i * stride + j, stride};
   }
   E* operator[](int64_t i) const {
-    return data + i * row;
+    return data + i * stride;
   }
   operator Matrix<const E>() const {
-    return {data, row};
+    return {data, stride};
   }
 };
 
-// The most terms of one sum: longer ones lose accuracy. Sums of a single vector
-// of columns are shorter, since a BLAS sums few columns in many parts, too.
+// The most terms of one sum: longer ones lose accuracy. Those of fewer than
+// kWhole columns are shorter, since a BLAS sums few columns in many parts, too.
 constexpr int64_t kDepth = 256, kNarrowDepth = 16;
 
 // The most columns of one call of oneDNN: wider products compile for longer.
@@ -182,8 +182,9 @@ class Product {
       // A product without terms is zero.
       std::fill_n(g.c[i], g.n, T(0));
     }
+    const bool narrow = kGroup<E> == 1 && g.n < kWhole;
     for (int64_t p = 0, terms = 0; p < g.depth; p += terms) {
-      terms = piece(g.depth - p, kDepth);
+      terms = piece(g.depth - p, narrow ? kNarrowDepth : kDepth);
       for (int64_t j = 0, columns = 0; j < g.n; j += columns) {
         columns = piece(g.n - j, kWidth);
         for (int64_t i = 0, rows = 0; i < g.m; i += rows) {
@@ -202,9 +203,9 @@ class Product {
   // oneDNN compiles a kernel for each shape and keeps it. Many shapes would
   // fill the memory, so oneDNN gets multiples of kWhole. The rest of pairs, for
   // which there is no register tile, is taken in powers of two.
-  int64_t piece(int64_t size, int64_t most) const {
+  int64_t piece(int64_t size, int64_t limit) const {
     if (!brgemm_ || size >= kWhole) {
-      return std::min(brgemm_ ? size / kWhole * kWhole : size, most);
+      return std::min(brgemm_ ? size / kWhole * kWhole : size, limit);
     }
     int64_t power = kGroup<E> == 1 ? size : kWhole / 2;
     while (power > size) {
@@ -223,9 +224,9 @@ class Product {
             g.m,
             g.n,
             g.depth,
-            g.a.row,
-            g.b.row / kGroup<E>,
-            g.c.row,
+            g.a.stride,
+            g.b.stride / kGroup<E>,
+            g.c.stride,
             g.add,
             g.a.data,
             g.b.data,
@@ -272,7 +273,7 @@ class Product {
     };
     int64_t i = 0;
     for (; i + rows <= g.m; i += rows) {
-      Vec sum[rows][vectors], total[rows][vectors], right[vectors];
+      Vec sum[rows][vectors], right[vectors];
       const auto each = [](const auto& f) {
 #pragma GCC unroll 8
         for (int x = 0; x < rows; x++) {
@@ -282,7 +283,7 @@ class Product {
           }
         }
       };
-      each([&](int x, int y) { sum[x][y] = total[x][y] = Vec(T(0)); });
+      each([&](int x, int y) { sum[x][y] = Vec(T(0)); });
 #pragma GCC unroll 1
       for (int64_t p = 0; p < g.depth; p++) {
 #pragma GCC unroll 8
@@ -292,17 +293,10 @@ class Product {
         each([&](int x, int y) {
           sum[x][y] = vec::fmadd(Vec(g.a[i + x][p]), right[y], sum[x][y]);
         });
-        if (vectors == 1 && p % kNarrowDepth == kNarrowDepth - 1) {
-          each([&](int x, int y) {
-            total[x][y] = total[x][y] + sum[x][y];
-            sum[x][y] = Vec(T(0));
-          });
-        }
       }
       each([&](int x, int y) {
         T* to = g.c[i + x] + y * width;
-        const Vec all = vectors > 1 ? sum[x][y] : total[x][y] + sum[x][y];
-        (g.add ? all + load(to) : all).store(to, count);
+        (g.add ? sum[x][y] + load(to) : sum[x][y]).store(to, count);
       });
     }
     if constexpr (rows > 1) {

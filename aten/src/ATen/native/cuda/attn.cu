@@ -53,7 +53,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
   const AttnBackward x = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
 #if !defined(USE_ROCM)
-  if (x.grad_output.defined() && x.wants_scores()) {
+  if (x.grad_output.defined() && x.wants_scores_gradient()) {
     const auto dtype = x.attn.scalar_type();
     const int64_t n = x.attn.size(0), e = x.v.size(1);
     const int64_t d = (output_mask[0] ? x.k : x.q).size(1);

@@ -58,7 +58,8 @@ void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
       v.scalar_type());
   TORCH_CHECK(
       is_supported(dtype),
-      "attn: expected floating point or complex inputs, but got ",
+      "attn: expected inputs of float16, bfloat16, float32, float64, complex64 "
+      "or complex128, but got ",
       dtype);
   // Two checks, so that symbolic sizes learn two plain equalities.
   for (const Tensor& t : {k, v}) {
