@@ -27,6 +27,8 @@ MISSED = re.compile(r"was not declared in|has not been declared|is not a member 
 REMEDY = "; of PyTorch's file only this fragment is compiled: put your function into a new file, with what it calls"
 # at::sigmoid without its header, as GCC and as clang say it.
 OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no member named '(\w+)' in namespace 'at'")
+# The line of the source that a compiler shows below an error, and the line that points into it.
+QUOTED = re.compile(r" +\d* \| ")
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
 # The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
@@ -233,7 +235,7 @@ def _run(
 ) -> None:
     """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too."""
     environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
-    errors, last = [], "no message"
+    errors, last, quoting = [], "no message", False
     with (
         log.open("w") as file,
         subprocess.Popen(
@@ -253,13 +255,19 @@ def _run(
                 last = line.strip() or last
                 if named is not None and line.startswith("         ["):
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
+                elif QUOTED.match(line):
+                    if quoting:
+                        print(f"         {line.rstrip()}", flush=True)
                 elif ERROR.search(line):
                     place, colon, said = line.strip().partition(":")
                     said += _remedy(said, place in fragments)
                     error = (named or {}).get(place, place) + colon + said
-                    if named is not None and error not in errors:  # a kernel has it once per instruction set
+                    quoting = named is not None and error not in errors  # a kernel has it once per instruction set
+                    if quoting:
                         print(f"error    {error}", flush=True)
                     errors.append(error)
+                else:
+                    quoting = False
                 if line.startswith("FAILED: "):
                     # Ninja would wait for what compiles beside it. It writes all that the failed one said at once.
                     threading.Timer(1, tool.terminate).start()

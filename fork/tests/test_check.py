@@ -125,7 +125,7 @@ def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
     assert {row for row, mark in marks.items() if mark == "choose"} >= {"autocast", "FLOP counts"}
     assert "named outputs" not in marks and "double backward" not in marks
     (line,) = [line for line in lines if line.startswith("  lacks   forward mode")]
-    assert "without it: jvp and jacfwd raise" in line and "ours: tools/autograd/derivatives.yaml:" in line
+    assert "without it: jvp and jacfwd raise" in line and "torch.attn's: tools/autograd/derivatives.yaml:" in line
 
 
 def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:

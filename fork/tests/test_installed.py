@@ -123,7 +123,7 @@ def test_a_new_stack_and_what_is_left_to_write(installed: Installed, empty: Path
     assert "halve" in installed.fork(empty / "mine", "show").stdout  # The stack of the folder that it runs in.
     checked = installed.fork(empty / "mine", "check", "--static", status=1)
     assert f"({installed.site}/fork/share/guide/adding_an_operator.md says more)" in checked.stdout
-    assert re.search(r"; ours: [\w/]+\.py$", checked.stdout, re.MULTILINE) and "left to write" in checked.stderr
+    assert re.search(r"; torch.attn's: [\w/]+\.py$", checked.stdout, re.MULTILINE) and "left to write" in checked.stderr
     installed.fork(empty / "mine", "show", "--html", "page.html")
     assert "halve" in (empty / "mine/page.html").read_text()
 

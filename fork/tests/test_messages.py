@@ -67,10 +67,13 @@ def test_a_file_that_the_checkout_has_already(tmp_path: Path, capsys: CaptureFix
 def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     """A kernel is compiled once per instruction set, and each says the same."""
     line = "Kernel.cpp:3:1: error: no such name"
-    command = ["sh", "-c", f"echo '{line}'; echo '{line}'; echo 'Other.cpp:1: error: another'; exit 1"]
+    quoted = ["    3 |   nosuch(x); // error: none", "      |   ^~~~~~"]
+    text = [line, *quoted, "Kernel.cpp:9:1: note: beside", *quoted, line, *quoted, "Other.cpp:1: error: another"]
+    command = ["sh", "-c", 'printf "%s\\n" "$@"; exit 1', "sh", *text]
     with raises(ForkError, match="compiling failed: Kernel.cpp:3:1: error: no such name"):
         compile._run(command, tmp_path / "compile.log", {})
-    assert capsys.readouterr().out.splitlines() == [f"error    {line}", "error    Other.cpp:1: error: another"]
+    told = [f"error    {line}", *(f"         {part}" for part in quoted), "error    Other.cpp:1: error: another"]
+    assert capsys.readouterr().out.splitlines() == told
 
 
 def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

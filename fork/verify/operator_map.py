@@ -84,7 +84,7 @@ def report(series: Series, commit: Commit) -> Iterator[str]:
         yield f"the map of {operator} in {commit.name} ({GUIDE if OWN is None else GUIDE.relative_to(OWN)} says more)"
         for entry in entries(series, commit, operator):
             name = entry.row.row.replace("`", "")
-            where = entry.found or f"without it: {_plain(entry.row.without)}; ours: {entry.row.example()}"
+            where = entry.found or f"without it: {_plain(entry.row.without)}; torch.attn's: {entry.row.example()}"
             yield f"  {entry.mark:7} {name:30} {where}"
 
 
