@@ -454,7 +454,7 @@ def products(function, *args):
 
 
 # Sizes that the CPU kernels take, with AVX2 or more, and sizes that ATen's products take: wide ones and complex ones.
-FUSED, WIDE = (4, 2, 3), (5, 300, 400)
+FUSED, WIDE = (4, 2, 3), (5, 500, 600)
 
 
 # Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.
@@ -580,7 +580,7 @@ class TestContexts(TestCase):
             grads = aten._attn_backward(*tensors, [True] * 3)
             return *torch.attn(*tensors[2:5]), *grads
 
-        for sizes, lazy in itertools.product(((9, 300, 400), (9, 4, 5)), lazy_views):
+        for sizes, lazy in itertools.product(((9, 500, 600), (9, 4, 5)), lazy_views):
             tensors = make_all(*sizes, dtype=dtype)
             views = [lazy(x) for x in tensors]
             with torch._C._ExcludeDispatchKeyGuard(keys):
@@ -590,7 +590,7 @@ class TestContexts(TestCase):
     @in_all_dtypes
     def test_the_backward_operator_under_autocast(self, dtype):
         """Its results and their tangents."""
-        for sizes in (9, 300, 400), (9, 100, 100):
+        for sizes in (9, 500, 600), (9, 100, 100):
             tensors, tangents = (make_all(*sizes, dtype=dtype) for _ in range(2))
 
             def run():
@@ -654,7 +654,7 @@ class TestContextsOfDevices(TestCase):
 
     @dtypes(*ALL)
     def test_derivatives_under_autocast(self, device, dtype):
-        for sizes in (4, 2, 3), (70, 300, 400):
+        for sizes in (4, 2, 3), (70, 500, 600):
             for expected, result in self.derivatives(sizes, device, dtype, "autocast"):
                 self.assertEqual(result, expected, rtol=0, atol=0)
 

@@ -24,7 +24,7 @@ SIZES = (
     (65, 32, 64),
     (130, 48, 80),
     (257, 64, 64),
-    (9, 300, 400),
+    (9, 500, 600),
 )
 MASKS = tuple(m for m in itertools.product((False, True), repeat=3) if any(m))
 
@@ -62,7 +62,7 @@ def beyond() -> None:
 
 def failures(guard: ctypes.CDLL) -> None:
     """Every allocation of forward and backward fails once; each failure is an error, and the next call is right."""
-    for dtype, size in itertools.product(DTYPES, ((65, 32, 64), (300, 64, 64), (9, 300, 400))):
+    for dtype, size in itertools.product(DTYPES, ((65, 32, 64), (300, 64, 64), (9, 500, 600))):
         tensors = inputs(*size, dtype)
         attn = torch.attn(*tensors[:3])[1]
         expected = (*torch.attn(*tensors[:3]), *backward(tensors, attn))

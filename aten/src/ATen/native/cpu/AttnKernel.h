@@ -25,13 +25,13 @@ inline bool attn_is_fused(
     bool backward) {
   // Without instructions for 16 bits ATen's products are slow at every size.
   constexpr int64_t all = std::numeric_limits<int64_t>::max();
-  // The largest D + E, by processor and by dtype
-  constexpr int64_t widest[][4] = {
+  // The largest D + E forward and backward, by processor and by dtype
+  constexpr int64_t widest[][2][4] = {
       // float32, float64, bfloat16, float16
-      {0, 0, all, all},
-      {256, 256, all, all},
-      {512, 256, 256, all},
-      {256, 128, 512, 512},
+      {{0, 0, all, all}, {0, 0, all, all}},
+      {{256, 256, all, all}, {256, 256, all, all}},
+      {{1024, 512, 512, all}, {512, 512, 256, all}},
+      {{256, 128, 512, 512}, {256, 128, 512, 512}},
   };
   const bool half = dtype == kHalf || dtype == kBFloat16;
   // At these N attn stays in the cache between MKL's products and tanh.
@@ -44,7 +44,7 @@ inline bool attn_is_fused(
       : dtype == kDouble             ? 1
       : dtype == kBFloat16           ? 2
                                      : 3;
-  return columns <= widest[static_cast<int>(processor)][column];
+  return columns <= widest[static_cast<int>(processor)][backward][column];
 }
 
 // Fills output (N, E) and attn (N, N). All are contiguous.
