@@ -100,7 +100,7 @@ def error_inputs_attn(op_info, device, **kwargs):
     for dtype, name in ((torch.int64, "Long"), (torch.bool, "Bool"), (torch.complex32, "ComplexHalf"),
                         (torch.float8_e4m3fn, "Float8_e4m3fn")):
         yield error(*(make_arg(shape, dtype=dtype) for shape in shapes),
-                    f"complex64 or complex128, but got {name}")
+                    f"inputs of float16, bfloat16, float32, float64, complex64 or complex128, but got {name}")
 
     for i in range(3):
         q, k, v = (make_arg(shape, device="meta") if i == j else make_arg(shape)
