@@ -432,6 +432,16 @@ class TestErrors(TestCase):
                     call(tensors, where)
                 self.assertEqual(str(refused.exception), str(on_cpu.exception))
 
+    def test_a_missing_operand_is_named_with_the_gradient_that_needs_it(self):
+        needs = ("q", "grad_k"), ("k", "grad_q"), ("v", "grad_q"), ("v", "grad_k")
+        for name, gradient in needs:
+            tensors = {**dict(zip(NAMES, make_all())), name: None}.values()
+            mask = [gradient == "grad_q", gradient == "grad_k", False]
+            message = f"expected {name}, which {gradient} needs, but got None"
+            for function in aten._attn_backward, decomposed(aten._attn_backward):
+                with self.assertRaisesRegex(RuntimeError, message):
+                    function(*tensors, mask)
+
     def test_devices(self):
         """Tensors of two devices, which a fake mode and vmap tell apart as well."""
         for i in range(6):
@@ -654,7 +664,7 @@ class TestContextsOfDevices(TestCase):
 
     @dtypes(*ALL)
     def test_derivatives_under_autocast(self, device, dtype):
-        # by kernels, forward alone by kernels with AVX-512 on AMD, and composed
+        # By kernels; in float32 on AMD with AVX-512 only forward by them; composed
         for sizes in (4, 2, 3), (70, 300, 400), (70, 500, 600):
             for expected, result in self.derivatives(sizes, device, dtype, "autocast"):
                 self.assertEqual(result, expected, rtol=0, atol=0)
