@@ -123,8 +123,8 @@ struct Matrix {
   }
 };
 
-// The most terms of one sum: longer ones lose accuracy. Those of fewer than
-// kWhole columns are shorter, since a BLAS sums few columns in many parts, too.
+// The most terms of one sum: longer ones lose accuracy. Sums of a single vector
+// of columns are shorter, since a BLAS sums few columns in many parts, too.
 constexpr int64_t kDepth = 256, kNarrowDepth = 16;
 
 // The most columns of one call of oneDNN: wider products compile for longer.
@@ -182,9 +182,8 @@ class Product {
       // A product without terms is zero.
       std::fill_n(g.c[i], g.n, T(0));
     }
-    const bool narrow = kGroup<E> == 1 && g.n < kWhole;
     for (int64_t p = 0, terms = 0; p < g.depth; p += terms) {
-      terms = piece(g.depth - p, narrow ? kNarrowDepth : kDepth);
+      terms = piece(g.depth - p, kDepth);
       for (int64_t j = 0, columns = 0; j < g.n; j += columns) {
         columns = piece(g.n - j, kWidth);
         for (int64_t i = 0, rows = 0; i < g.m; i += rows) {
@@ -273,7 +272,7 @@ class Product {
     };
     int64_t i = 0;
     for (; i + rows <= g.m; i += rows) {
-      Vec sum[rows][vectors], right[vectors];
+      Vec sum[rows][vectors], total[rows][vectors], right[vectors];
       const auto each = [](const auto& f) {
 #pragma GCC unroll 8
         for (int x = 0; x < rows; x++) {
@@ -283,7 +282,7 @@ class Product {
           }
         }
       };
-      each([&](int x, int y) { sum[x][y] = Vec(T(0)); });
+      each([&](int x, int y) { sum[x][y] = total[x][y] = Vec(T(0)); });
 #pragma GCC unroll 1
       for (int64_t p = 0; p < g.depth; p++) {
 #pragma GCC unroll 8
@@ -293,10 +292,17 @@ class Product {
         each([&](int x, int y) {
           sum[x][y] = vec::fmadd(Vec(g.a[i + x][p]), right[y], sum[x][y]);
         });
+        if (vectors == 1 && p % kNarrowDepth == kNarrowDepth - 1) {
+          each([&](int x, int y) {
+            total[x][y] = total[x][y] + sum[x][y];
+            sum[x][y] = Vec(T(0));
+          });
+        }
       }
       each([&](int x, int y) {
         T* to = g.c[i + x] + y * width;
-        (g.add ? sum[x][y] + load(to) : sum[x][y]).store(to, count);
+        const Vec all = vectors > 1 ? sum[x][y] : total[x][y] + sum[x][y];
+        (g.add ? all + load(to) : all).store(to, count);
       });
     }
     if constexpr (rows > 1) {
