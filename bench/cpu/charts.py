@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib import pyplot, ticker
 
-from bench.cpu.cases import DTYPES
+from bench.cpu.cases import DTYPES, Case
 from bench.cpu.record import Record, Result
 from bench.cpu.routes import KINDS
 
@@ -22,11 +22,11 @@ STYLE = {"svg.hashsalt": "attn", "svg.fonttype": "none", "axes.grid": True, "gri
 
 def draw(record: Record, folder: Path) -> None:
     """speedup.svg for every dtype; roofline.svg and memory.svg for float32; all at D = E = 64."""
-    square = [r for r in record.results if r.case.part == "grid" and (r.case.d, r.case.e) == (64, 64)]
+    square = [r for r in record.results if r.case == Case("grid", r.case.kind, r.case.dtype, r.case.n)]
     single = [r for r in square if r.case.dtype == "float32"]
     routes = ("torch.attn", "composition")
     speedups = {
-        f"{dtype}, {kind}": _points(square, kind, lambda r: r.speedup if r.case.dtype == dtype else None)  # noqa: B023
+        f"{dtype}, {kind}": _points(square, kind, lambda r: r.speedup() if r.case.dtype == dtype else None)  # noqa: B023
         for dtype in DTYPES
         for kind in KINDS[:2]
     }
@@ -45,7 +45,7 @@ def _points(results: Iterable[Result], kind: str, value: Value) -> Points:
 
 
 def _share_of(route: str) -> Value:
-    return lambda r: r.floor / r.seconds[route] if r.floor and r.case.n >= 256 else None
+    return lambda r: r.floor / r.seconds[route] if r.floor else None
 
 
 def _memory_of(route: str) -> Value:

@@ -13,31 +13,36 @@ import torch
 from bench.reference import flop
 
 Work = Callable[[], object]
-# A case ends after about this many seconds, even if fewer rounds were taken than otherwise.
-LONGEST = 10.0
 
 
-def medians(works: Mapping[str, Work], seconds: float) -> dict[str, float]:
-    """Median seconds per call of each, measured in turns, so that a busy moment of the machine meets all of them.
+class Clock:
+    """Times a work that has run once, by as many calls as take about a millisecond."""
 
-    There are at least five rounds, and about `seconds` for each, unless five rounds would take longer than LONGEST.
-    """
-    timers = {name: Timer(work) for name, work in works.items()}
-    counts = {}
-    for name, timer in timers.items():
-        once = timer.timeit(1)
-        if once < 1:
-            once = timer.timeit(1)
-        counts[name] = max(1, min(1000, int(1e-3 / max(once, 1e-7))))
-    rounds: dict[str, list[float]] = {name: [] for name in works}
-    taken, spent = 0, 0.0
-    while spent < LONGEST and (taken < 5 or spent < seconds * len(works)):
-        for name, timer in timers.items():
-            took = timer.timeit(counts[name])
-            rounds[name].append(took / counts[name])
+    def __init__(self, work: Work) -> None:
+        self.timer = Timer(work)
+        self.count = max(1, min(1000, int(1e-3 / max(self.timer.timeit(1), 1e-7))))
+
+    def seconds(self) -> float:
+        """Of all its calls."""
+        return self.timer.timeit(self.count)
+
+
+def in_turns(clocks: Mapping[str, Clock], seconds: float) -> dict[str, list[float]]:
+    """Seconds per call, for about `seconds` each, in turns: a busy moment of the machine meets all of them."""
+    rounds: dict[str, list[float]] = {name: [] for name in clocks}
+    spent = 0.0
+    while spent < seconds * len(clocks):
+        for name, clock in clocks.items():
+            took = clock.seconds()
+            rounds[name].append(took / clock.count)
             spent += took
-        taken += 1
-    return {name: statistics.median(times) for name, times in rounds.items()}
+    return rounds
+
+
+def median(work: Work, seconds: float) -> float:
+    """Seconds per call."""
+    work()
+    return statistics.median(in_turns({"": Clock(work)}, seconds)[""])
 
 
 def _status(field: str) -> int:
@@ -63,7 +68,7 @@ class Floor:
     def __init__(self, dtype: torch.dtype, seconds: float) -> None:
         n = 2048 if dtype in (torch.float32, torch.float64) else 1024
         a = torch.rand(n, n).to(dtype)
-        self.rate = 2 * n**3 / medians({"product": lambda: a @ a}, seconds)["product"]
+        self.rate = 2 * n**3 / median(lambda: a @ a, seconds)
         self.dtype, self.seconds = dtype, seconds
         self.passes: dict[int, dict[str, float]] = {}
 
@@ -71,5 +76,5 @@ class Floor:
         """Seconds; kind is `forward` (writes N x N) or `backward` (reads it)."""
         if n not in self.passes:
             a = torch.rand(n, n).to(self.dtype)
-            self.passes[n] = medians({"forward": a.clone, "backward": a.sum}, self.seconds)
+            self.passes[n] = {"forward": median(a.clone, self.seconds), "backward": median(a.sum, self.seconds)}
         return flop(kind, n, d, e) / self.rate + self.passes[n][kind]

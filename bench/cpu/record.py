@@ -18,12 +18,14 @@ from bench.cpu.cases import Case
 
 # Below this share of composition's speed a case counts as slower: what is nearer is the noise of a quiet machine.
 SLOWER = 0.97
+# Ends the name of a column that was measured with PyTorch's switch for huge pages.
+PAGES = ", huge pages"
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Seconds and bytes by route; floor in seconds, for forward and backward."""
+    """Seconds and bytes by column; floor in seconds, for forward and backward."""
 
     case: Case
     seconds: dict[str, float]
@@ -34,13 +36,15 @@ class Result:
     kernels: str = ""
     """The digest of the kernels that were measured; results are present while the sources have the same one."""
 
-    @property
-    def speedup(self) -> float:
-        return self.seconds["composition"] / self.seconds["torch.attn"]
+    def speedup(self, over: str = "composition", pages: str = "") -> float | None:
+        """Of torch.attn, with or without the switch for huge pages in both."""
+        ours, other = (self.seconds.get(name + pages) for name in ("torch.attn", over))
+        return other / ours if ours and other else None
 
-    @property
-    def is_slower(self) -> bool:
-        return self.speedup < SLOWER
+    def is_slower(self, *over: str) -> bool:
+        """Than one of these, with or without huge pages."""
+        gains = (self.speedup(name, pages) for name in over for pages in ("", PAGES))
+        return any(gain is not None and gain < SLOWER for gain in gains)
 
 
 @dataclass

@@ -12,42 +12,46 @@ from pathlib import Path
 
 from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
-from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case
-from bench.cpu.record import FOLDER, SLOWER, Record, Result
-from bench.cpu.routes import KINDS
+from bench.cpu.cases import DTYPES, Case
+from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result
+from bench.cpu.routes import KINDS, MASKS
 from bench.documents import fill, markdown_table, wrapped
-from bench.reference import flop
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
-WITHOUT_PAGES = "without-huge-pages"
-# dtype, N, and D = E of the rows of the table side by side.
-ROWS = (
-    *(("float32", n, 64) for n in (2, 16, 256, 1024, 2048, 4096, 8192)),
-    ("float64", 4096, 64),
-    *(("bfloat16", n, 64) for n in (1024, 2048, 4096)),
-    ("float16", 4096, 64),
-    *((dtype, 1024, d) for dtype in ("float32", "bfloat16") for d in (256, 1024)),
-)
+# dtype and N of the rows of the table in descriptions, at D = E = 64.
+ROWS = (*(("float32", n) for n in (16, 1024, 4096)), *(("bfloat16", n) for n in (1024, 4096)))
 # The case of the README's first sentence of speed, which is measured in a minute.
 HEADLINE = ("float32", 4096, 64)
 UNMEASURED = "No processor has been measured with the present kernels: `make bench` does so."
 HOW = (
     "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
-    "Times are medians of calls taken in turns. Operations: forward 2 N² (D + E), backward 4 N² (D + E). The floor is "
-    "the time of these operations at the rate of a square product, plus that of one pass over N x N. Memory is the "
-    f"peak that a call adds, in elements of N x N. Bold speed-ups are below {SLOWER}."
+    "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.t())` and `@ v`. Generic is "
+    "the operator of the first commit, composed in place, which `TORCH_ATTN_CPU_KERNELS=0` runs. Rows with huge pages "
+    "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
+    "operations forward and 4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. "
+    f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}."
 )
+HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
 
-def verdict(results: Iterable[Result]) -> str:
-    """Names every case of the grid in which torch.attn is slower than composition."""
-    measured = [r for r in results if r.case.part == "grid"]
-    slower = [
-        f"{r.case.kind} {r.case.dtype} N={r.case.n} D={r.case.d} ({r.speedup:.2f})" for r in measured if r.is_slower
-    ]
-    return f"slower than composition (below {SLOWER}), of {len(measured)} cases: {', '.join(slower) or 'none'}"
+def verdicts(results: Sequence[Result]) -> str:
+    """Names every case of the grid in which torch.attn is slower than composition, or than the generic operator."""
+    said = []
+    for over in HEAD[:2]:
+        measured = [r for r in results if r.case.part == "grid" and r.speedup(over)]
+        slower = [
+            f"{r.case}{pages} ({gain:.2f})"
+            for r in measured
+            for pages in ("", PAGES)
+            if (gain := r.speedup(over, pages)) is not None and gain < SLOWER
+        ]
+        if measured:
+            said.append(
+                f"than {over} in {len(slower)} of {len(measured)} cases{': ' * bool(slower)}{', '.join(slower)}"
+            )
+    return f"slower (below {SLOWER}) {'; '.join(said)}" if said else "no case of the grid was measured"
 
 
 def provenance(results: Iterable[Result]) -> str:
@@ -68,25 +72,29 @@ def milliseconds(seconds: float | None) -> str:
     return f"{seconds * 1e3:.0f}" if seconds >= 1 else f"{seconds * 1e3:.3g}"
 
 
-def side_by_side(records: Sequence[Record], rows: Iterable[tuple[str, int, int]] = ROWS) -> str:
-    """composition's time, torch.attn's time and the speed-up where some processor has them, and where they are from."""
-    head = ["dtype", "N", "D = E", *(f"{r.processor} {k}" if k == "forward" else k for r in records for k in KINDS[:2])]
-    lines = []
-    shown: list[list[Result]] = [[] for _ in records]
-    for dtype, n, d in rows:
-        cells = []
-        for record, used in zip(records, shown):
-            for kind in KINDS[:2]:
-                result = record.find(Case("grid", kind, dtype, n, d, d))
-                used += [result] if result else []
-                cells.append(_times(result) if result else "")
-        if any(cells):
-            lines.append([dtype, str(n), str(d), *cells])
-    notes = [
-        wrapped(f"{record.conditions}, {provenance(used)}.{record.remark and ' '}{record.remark}", "* ", "  ")
-        for record, used in zip(records, shown)
+def columns(result: Result) -> list[list[str]]:
+    """Pages, times and speed-ups; a second row with huge pages, where they were measured."""
+    return [
+        [
+            "huge" if pages else "",
+            *(milliseconds(result.seconds.get(name + pages)) for name in HEAD[:3]),
+            *(_gain(result.speedup(over, pages)) for over in HEAD[:2]),
+        ]
+        for pages in ("", PAGES)
+        if "torch.attn" + pages in result.seconds
     ]
-    return f"{markdown_table(head, lines)}\n{''.join(notes)}"
+
+
+def speed(records: Sequence[Record]) -> str:
+    """A few cases of each processor, and where they are from."""
+    text = ""
+    for record in records:
+        cases = [Case("grid", kind, dtype, n) for dtype, n in ROWS for kind in KINDS[:2]]
+        found = [result for case in cases if (result := record.find(case))]
+        rows = [[r.case.dtype, str(r.case.n), r.case.kind, *cells] for r in found for cells in columns(r)]
+        text += markdown_table(("dtype", "N", "", "pages", *HEAD), rows)
+        text += "\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  ")
+    return text or UNMEASURED
 
 
 def headline(records: Sequence[Record]) -> str:
@@ -95,15 +103,16 @@ def headline(records: Sequence[Record]) -> str:
     found = []
     for record in records:
         both = [record.find(Case("grid", kind, dtype, n, d, d)) for kind in KINDS[:2]]
-        gains = [f"{_speedup(result).strip('*x')}" for result in both if result]
-        if len(gains) == 2:
-            found.append(f"{gains[0]} and {gains[1]} times as fast on {record.processor}")
+        gains = [[f"{gain:.2g}" for r in both if r and (gain := r.speedup(pages=pages))] for pages in ("", PAGES)]
+        if all(len(pair) == 2 for pair in gains):
+            plain, huge = (" and ".join(pair) for pair in gains)
+            found.append(f"{plain} times as fast on {record.processor} as composition, and {huge} times where both")
     if not found:
         return UNMEASURED
     command = f"make bench ARGS='--dtype {dtype} --n {n} --d {d} --out build/bench'"
     return (
-        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {', and '.join(found)} as composition: "
-        f"`{command}` measures it on yours."
+        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)} have PyTorch's switch for "
+        f"huge pages: `{command}` measures it on yours."
     )
 
 
@@ -111,36 +120,19 @@ def memory(records: Sequence[Record], n: int = 8192) -> str:
     """The peaks of the largest size in the grid."""
     found = []
     for record in records:
-        both = [record.find(Case("grid", kind, "float32", n, 64, 64)) for kind in KINDS[:2]]
-        peaks = [[f"{r.memory[x] / r.case.bytes:.2f}" for r in both if r] for x in ("torch.attn", "composition")]
+        both = [record.find(Case("grid", kind, "float32", n)) for kind in KINDS[:2]]
+        peaks = [" and ".join(f"{r.memory[name] / r.case.bytes:.2f}" for r in both if r) for name in HEAD[:3]]
         if all(both):
-            found.append(f"{' and '.join(peaks[0])} (composition {' and '.join(peaks[1])}) on {record.processor}")
+            found.append(f"{peaks[2]} (generic {peaks[1]}, composition {peaks[0]}) on {record.processor}")
     sentence = (
         f"Peak memory over the inputs in float32 at N = {n}, D = E = 64, forward and backward, in units of attn: "
     )
     return f"{sentence}{'; '.join(found)}." if found else UNMEASURED
 
 
-def pages(pairs: Sequence[tuple[Record, Record]]) -> str:
-    """Forward with and without huge pages, in milliseconds, on each processor where both were measured."""
-    rows = []
-    for record, without in pairs:
-        for dtype in ("float32", "bfloat16"):
-            for n in (2048, 4096, 8192):
-                case = Case("grid", "forward", dtype, n)
-                plain, refused = record.find(case), without.find(case)
-                if plain and refused:
-                    times = [
-                        milliseconds(r.seconds[x]) for x in ("torch.attn", "composition") for r in (refused, plain)
-                    ]
-                    rows.append([record.processor, dtype, str(n), *times])
-    head = ("processor", "dtype", "N", "torch.attn without", "with", "composition without", "with")
-    return markdown_table(head, rows) if rows else UNMEASURED + "\n"
-
-
 def slower(records: Sequence[Record]) -> str:
     """The verdict on every processor."""
-    said = [wrapped(f"{record.processor}: {verdict(record.results)}.", "* ", "  ") for record in records]
+    said = [wrapped(f"{record.processor}: {verdicts(record.results)}.", "* ", "  ") for record in records]
     return "".join(said) or UNMEASURED + "\n"
 
 
@@ -159,63 +151,40 @@ def charts_of(records: Sequence[Record]) -> str:
 
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
-    every = [(record, record.present()) for record in everywhere()]
-    records = [present for _, present in every if present.results]
-    pairs = [
-        (present, Record.read(folder).present())
-        for record, present in every
-        if (folder := FOLDER / record.folder_name / WITHOUT_PAGES).is_dir()
-    ]
+    records = [present for record in everywhere() if (present := record.present()).results]
     from bench.gpu import report as gpus
 
     return {
         "gpu": gpus.short(gpus.records()[0][1]),
         "headline": headline(records),
-        "speed": side_by_side(records) if records else UNMEASURED,
+        "speed": speed(records),
         "slower": slower(records),
         "memory": memory(records),
-        "huge-pages": pages(pairs),
         "charts": charts_of(records),
         "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
     }
 
 
-def _times(result: Result) -> str:
-    ours, other = (milliseconds(result.seconds[x]) for x in ("torch.attn", "composition"))
-    return f"{other} / {ours} = {_speedup(result)}"
-
-
-def _speedup(result: Result) -> str:
-    text = f"{result.speedup:.{2 if result.speedup < 1.2 else 1 if result.speedup < 10 else 0}f}x"
-    return f"**{text}**" if result.is_slower else text
-
-
-def overview(record: Record, dtype: str) -> str:
-    """Speed-ups, forward and backward, by N and D."""
-    head = ["N", *(f"D = E = {d}" for d in WIDTHS)]
-    rows = []
-    for n in SIZES:
-        cells = []
-        for d in WIDTHS:
-            found = (record.find(Case("grid", kind, dtype, n, d, d)) for kind in KINDS[:2])
-            cells.append(", ".join(_speedup(r) for r in found if r))
-        rows.append([str(n), *cells])
-    return markdown_table(head, rows)
+def _gain(gain: float | None) -> str:
+    if gain is None:
+        return ""
+    text = f"{gain:.{2 if gain < 1.2 else 1 if gain < 10 else 0}f}x"
+    return f"**{text}**" if gain < SLOWER else text
 
 
 def details(results: Iterable[Result]) -> str:
     """Every result of the grid."""
-    head = ("N", "D = E", "kind", "composition, ms", "torch.attn, ms", "speed-up", "GFLOP/s", "of the floor")
+    head = ("N", "D", "E", "kind", "threads", "pages", *HEAD, "of the floor", *(f"memory: {name}" for name in HEAD[:3]))
     rows = []
-    for r in sorted(results, key=lambda r: (r.case.n, r.case.d, KINDS.index(r.case.kind))):
-        ours = r.seconds["torch.attn"]
+    kinds = (*KINDS, *MASKS)
+    for r in sorted(results, key=lambda r: (r.case.threads, r.case.n, r.case.d, r.case.e, kinds.index(r.case.kind))):
         case = r.case
-        memory = [f"{r.memory[x] / case.bytes:.2f}" if r.memory else "" for x in ("composition", "torch.attn")]
-        rate = f"{flop(case.kind, case.n, case.d, case.e) / ours / 1e9:.0f}"
-        share = f"{r.floor / ours:.0%}" if r.floor and case.n >= 256 else ""
-        times = (milliseconds(r.seconds["composition"]), milliseconds(ours), _speedup(r))
-        rows.append([str(case.n), str(case.d), case.kind, *times, rate, share, *memory, r.commit])
-    return markdown_table((*head, "memory, N²: composition", "torch.attn", "commit"), rows)
+        memory = [f"{r.memory[name] / case.bytes:.2f}" if name in r.memory else "" for name in HEAD[:3]]
+        share = f"{r.floor / r.seconds['torch.attn']:.0%}" if r.floor and case.n >= 256 else ""
+        size = [str(case.n), str(case.d), str(case.e), case.kind, str(case.threads or "")]
+        for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
+            rows.append([*size, *cells, *more])
+    return markdown_table(head, rows)
 
 
 def other_routes(results: Sequence[Result]) -> str:
@@ -234,19 +203,15 @@ def document(record: Record) -> str:
     routes = [r for r in record.results if r.case.part == "routes"]
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
-    if any(r not in record.present().results for r in record.results):
-        origin += " Of these, the ones of other kernels than the present ones are history: those of the commits "
-        origin += (
-            f"{', '.join(sorted({r.commit for r in record.results} - {r.commit for r in record.present().results}))}."
-        )
-    for paragraph in (origin, HOW, f"Grid: {verdict(grid)}."):
+    if record.present().results != record.results:
+        origin += " These are figures of earlier kernels."
+    for paragraph in (origin, HOW, f"Grid: {verdicts(grid)}."):
         text += "\n" + wrapped(paragraph)
     text += "\n"
     for dtype in DTYPES:
         mine = [r for r in grid if r.case.dtype == dtype]
         if mine:
-            text += f"## {dtype}\n\nSpeed-up over composition, forward and backward:\n\n{overview(record, dtype)}\n"
-            text += f"{details(mine)}\n"
+            text += f"## {dtype}\n\n{details(mine)}\n"
     if routes:
         text += f"## Other routes, float32, milliseconds\n\n{other_routes(routes)}\n"
     return text.rstrip("\n") + "\n"
@@ -279,8 +244,9 @@ def main() -> None:
     for folder in folders():
         record = Record.read(folder)
         write(record, folder)
-        charts.draw(record, folder)
-        print(f"{record.processor}: {verdict(record.results)}")
+        if record.present().results:
+            charts.draw(record, folder)
+        print(f"{record.processor}: {verdicts(record.results)}")
     figures = values()
     # All of them are made before one is written.
     for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:

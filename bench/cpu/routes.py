@@ -1,4 +1,4 @@
-"""The ways to compute attn that are compared, and the five things each is timed at."""
+"""The ways to compute attn that are compared, and the things that each is timed at."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from bench.cpu.measure import Work
 from bench.reference import Attn, composition
 
 KINDS = ("forward", "backward", "both", "double backward", "forward AD")
+MASKS = ("grad_q", "grad_k", "grad_v")
+"""Backward where one input alone requires a gradient."""
 
 
 def routes(others: bool) -> dict[str, Attn]:
@@ -51,14 +53,16 @@ def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> 
                 return attn(forward_ad.make_dual(q, tangent), k, v)[0]
 
         return dual
-    q, k, v = (t.requires_grad_() for t in (q, k, v))
+    wanted = ((q, k, v)[MASKS.index(kind)],) if kind in MASKS else (q, k, v)
+    for t in wanted:
+        t.requires_grad_()
     if kind == "both":
-        return lambda: torch.autograd.grad(attn(q, k, v)[0], (q, k, v), grad)
+        return lambda: torch.autograd.grad(attn(q, k, v)[0], wanted, grad)
     output, _ = attn(q, k, v)
-    if kind == "backward":
-        return lambda: torch.autograd.grad(output, (q, k, v), grad, retain_graph=True)
+    if kind == "backward" or kind in MASKS:
+        return lambda: torch.autograd.grad(output, wanted, grad, retain_graph=True)
     grad.requires_grad_()
-    first = torch.autograd.grad(output, (q, k, v), grad, create_graph=True)
+    first = torch.autograd.grad(output, wanted, grad, create_graph=True)
     seeds = [torch.ones_like(t) for t in first]
     return lambda: torch.autograd.grad(first, (q, k, v, grad), seeds, retain_graph=True)
 

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,40 +15,69 @@ from bench import documents
 from bench.cpu import __main__ as bench
 from bench.cpu import record as records
 from bench.cpu import report
-from bench.cpu.cases import DTYPES, SIZES, WIDTHS, Case, grid, is_quick, other_routes
-from bench.cpu.record import FOLDER, Record, Result, here
+from bench.cpu.cases import DTYPES, Case, grid, is_quick, other_routes
+from bench.cpu.processes import PLAIN, SWITCH, Process, Worker
+from bench.cpu.record import FOLDER, PAGES, Record, Result, here
 from bench.reference import composition
 from fork.errors import ForkError
 
 FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
 
 
-def result(case: Case = FORWARD, speedup: float = 2.0, commit: str = "abc1234") -> Result:
-    return Result(case, {"composition": 1e-3 * speedup, "torch.attn": 1e-3}, commit=commit, torch="2.13.0")
+def result(case: Case = FORWARD, speedup: float = 2.0, generic: float = 1.5, kernels: str = "") -> Result:
+    seconds = {"composition": 1e-3 * speedup, "torch.attn": 1e-3, "generic": 1e-3 * generic}
+    return Result(case, seconds, commit="abc1234", torch="2.13.0", kernels=kernels or records.kernels("cpu"))
+
+
+class Inside:
+    """A worker without a process, so that the tests need no fork."""
+
+    def __init__(self, environment):
+        self.worker = Worker()
+
+    def run(self, method, *arguments):
+        return method(self.worker, *arguments)
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    """Runs `python -m bench.cpu` with composition in the place of torch.attn, so that no fork is needed."""
+    """Runs `python -m bench.cpu` with composition in the place of torch.attn."""
     monkeypatch.setattr(torch, "attn", composition, raising=False)
-    monkeypatch.setattr(sys, "argv", ["bench.cpu", *words])
+    monkeypatch.setattr(bench, "Process", Inside)
+    monkeypatch.setattr(sys, "argv", ["bench.cpu", "--seconds", "0.01", *words])
     bench.main()
+
+
+SLICE = ("--part", "grid", "--dtype", "float32", "--n", "16", "--d", "16")
 
 
 def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch, capsys):
     record = here()
-    other = result(dataclasses.replace(FORWARD, n=64), commit="earlier")
-    record.add(other)
-    record.add(result(commit="earlier"))
+    other = result(dataclasses.replace(FORWARD, n=64))
+    gone = result(dataclasses.replace(FORWARD, n=256), kernels="others")
+    for each in (other, gone, result()):
+        record.add(each)
     record.write(tmp_path)
-    measure(monkeypatch, "--part", "grid", "--dtype", "float32", "--n", "16", "--d", "16", "--out", str(tmp_path))
+    measure(monkeypatch, *SLICE, "--out", str(tmp_path))
     kept = Record.read(tmp_path)
-    assert [(r.case.kind, r.case.n) for r in kept.results] == [("backward", 16), ("forward", 16), ("forward", 64)]
+    found = {(r.case.kind, r.case.n) for r in kept.results}
+    assert {("backward", 16), ("forward", 16), ("forward", 64), ("grad_v", 16)} <= found and (
+        "forward",
+        256,
+    ) not in found
     assert kept.find(other.case) == other
     new = kept.find(FORWARD)
-    assert new and new.commit != "earlier" and new.torch == torch.__version__ and new.seconds["torch.attn"] > 0
+    assert new and new.commit != "abc1234" and new.torch == torch.__version__
+    assert set(new.seconds) == {"composition", "torch.attn", "generic"} and min(new.seconds.values()) > 0
     assert (tmp_path / "tables.md").read_text() == report.document(kept)
     assert all((tmp_path / f"{chart}.svg").stat().st_size > 1000 for chart in ("speedup", "roofline", "memory"))
-    assert "slower than composition (below 0.97), of 2 cases: " in capsys.readouterr().out.splitlines()[-1]
+    assert capsys.readouterr().out.splitlines()[-1].startswith("slower (below 0.97) than composition in ")
+
+
+def test_large_cases_have_both_settings_and_their_memory(tmp_path, monkeypatch):
+    measure(monkeypatch, *SLICE[:5], "1024", "--d", "16", "--out", str(tmp_path))
+    found = Record.read(tmp_path).find(dataclasses.replace(FORWARD, n=1024))
+    assert found and found.speedup(pages=PAGES) and found.speedup("generic", PAGES)
+    assert set(found.memory) == {"composition", "generic", "torch.attn"} and found.floor
 
 
 def test_results_of_another_processor_stay(tmp_path, monkeypatch):
@@ -62,73 +91,80 @@ def test_results_of_another_processor_stay(tmp_path, monkeypatch):
     assert (tmp_path / "results.json").read_bytes() == before
 
 
-def test_a_case_that_would_take_too_long_is_left_out(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "expected", lambda case, attns: 99.0 if case.kind == "backward" else 0.0)
-    measure(monkeypatch, "--part", "grid", "--dtype", "float16", "--n", "16", "--d", "16", "--out", str(tmp_path))
-    assert [r.case.kind for r in Record.read(tmp_path).results] == ["forward"]
-    assert "   16   16   16 left out: about 99 s a call" in capsys.readouterr().out
-
-
-def test_the_time_of_a_large_call_is_guessed_from_a_smaller_one():
-    sizes = []
-
-    def slow(q, k, v):
-        sizes.append(len(q))
-        time.sleep(0.05)
-        return composition(q, k, v)
-
-    guess = bench.expected(dataclasses.replace(FORWARD, n=4096), {"torch.attn": slow})
-    assert set(sizes) == {1024} and guess >= 16 * 0.05
-    assert bench.expected(FORWARD, {"torch.attn": slow}) == 0
-
-
 def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ForkError, match="no case has this part, dtype, N and D"):
         measure(monkeypatch, "--n", "3", "--out", str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_huge_pages_are_refused_to_a_process_of_their_own():
-    if not sys.platform.startswith("linux"):
-        pytest.skip("prctl is Linux's")
-    program = "from bench.cpu.__main__ import refuse_huge_pages as f; f(); print(open('/proc/self/status').read())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "THP_enabled:\t0" in done.stdout
+class Pages:
+    """Called with a worker: the bytes of 64 MiB of PyTorch's that lie in huge pages."""
+
+    @staticmethod
+    def huge(worker):
+        kept = torch.ones(2**24)
+        with open("/proc/self/smaps_rollup") as file:
+            found = next(int(line.split()[1]) * 1024 for line in file if line.startswith("AnonHugePages"))
+        return found if len(kept) else 0
 
 
-def test_results_without_huge_pages_lie_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "refuse_huge_pages", lambda: None)
-    words = ("--part", "grid", "--dtype", "float32", "--n", "2", "--d", "16", "--out", str(tmp_path))
-    measure(monkeypatch, "--no-huge-pages", *words)
-    assert [path.name for path in tmp_path.iterdir()] == [report.WITHOUT_PAGES]
-    (without,) = {r.case for r in Record.read(tmp_path / report.WITHOUT_PAGES).results if r.case.kind == "forward"}
-    assert (without.n, without.d) == (2, 16)
+def test_the_switch_for_huge_pages_reaches_the_allocator():
+    policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not policy.exists() or "[madvise]" not in policy.read_text():
+        pytest.skip("this system gives huge pages to everybody or to nobody")
+    without, switched = (Process(environment).run(Pages.huge) for environment in (PLAIN, SWITCH))
+    assert without == 0 and switched >= 32 << 20
 
 
 def test_a_run_goes_on_where_the_time_was_up(tmp_path, monkeypatch, capsys):
-    words = ("--part", "grid", "--dtype", "float32", "--n", "2", "16", "--d", "16", "--out", str(tmp_path))
+    words = (*SLICE[:5], "16", "256", *SLICE[6:], "--out", str(tmp_path))
     measure(monkeypatch, *words, "--minutes", "1e-9")
-    assert "the time is up: 4 cases are left" in capsys.readouterr().out
-    measure(monkeypatch, *words[:5], *words[6:], "--missing")  # N = 16 alone
+    assert "the time is up: 11 cases are left" in capsys.readouterr().out
+    measure(monkeypatch, *SLICE, "--out", str(tmp_path), "--missing")
     assert {r.case.n for r in Record.read(tmp_path).results} == {16}
     timed = {r.case: r.seconds for r in Record.read(tmp_path).results}
     measure(monkeypatch, *words, "--missing")
     kept = Record.read(tmp_path)
-    assert len(kept.results) == 4 and timed.items() <= {r.case: r.seconds for r in kept.results}.items()
+    assert len(kept.results) == 11 and timed.items() <= {r.case: r.seconds for r in kept.results}.items()
 
 
 def test_the_verdict_names_every_slower_case_and_no_other():
-    slow = result(dataclasses.replace(FORWARD, kind="backward"), speedup=0.96)
+    slow = result(dataclasses.replace(FORWARD, kind="grad_v", e=1), speedup=0.96)
     elsewhere = result(dataclasses.replace(FORWARD, part="routes"), speedup=0.5)
-    assert report.verdict([result(), slow, elsewhere, result(speedup=0.98)]) == (
-        "slower than composition (below 0.97), of 3 cases: backward float32 N=16 D=16 (0.96)"
+    paged = result(dataclasses.replace(FORWARD, threads=1))
+    paged.seconds.update({"generic" + PAGES: 0.5e-3, "torch.attn" + PAGES: 1e-3, "composition" + PAGES: 1e-3})
+    assert report.verdicts([slow, elsewhere, paged, result(speedup=0.98)]) == (
+        "slower (below 0.97) than composition in 1 of 3 cases: grad_v float32 N=16 D=16 E=1 (0.96); "
+        "than generic in 1 of 3 cases: forward float32 N=16 D=16 1 thread, huge pages (0.50)"
     )
-    assert report.verdict([result()]).endswith("of 1 cases: none")
+    assert report.verdicts([result()]) == (
+        "slower (below 0.97) than composition in 0 of 1 cases; than generic in 0 of 1 cases"
+    )
+
+
+@pytest.mark.parametrize("speedup, kept, status", [(1.0, 7, False), (0.96, 7, True), (1.0, 6, True)])
+def test_the_check_fails_where_a_case_is_slower_or_missing(tmp_path, monkeypatch, capsys, speedup, kept, status):
+    record = here()
+    cases = [case for case in grid() if case.dtype == "float32" and (case.n, case.d) == (16, 16)]
+    record.results = [result(case, speedup if case == FORWARD else 1.0) for case in cases[:kept]]
+    record.write(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        measure(monkeypatch, *SLICE, "--check", "--out", str(tmp_path))
+    said = capsys.readouterr().out
+    assert bool(ended.value.code) == status and len(cases) == 7
+    assert ("forward float32 N=16 D=16 (0.96)" in said) == (speedup < 0.97)
+    assert ("not measured with the present kernels: 1 of 7 cases" in said) == (kept < 7)
 
 
 def test_the_grid_is_whole_and_quick_takes_a_part_of_it():
     cases = list(grid())
-    assert len(set(cases)) == len(cases) == len(SIZES) * len(WIDTHS) * len(DTYPES) * 2
+    assert len(set(cases)) == len(cases)
+    assert {case.dtype for case in cases} == set(DTYPES) and {case.threads for case in cases} == {0, 1}
+    for dtype in DTYPES:
+        sizes = {(case.n, case.d, case.e) for case in cases if case.dtype == dtype}
+        assert {(1, 10**6, 1), (16, 10**5, 16), (4, 8192, 64), (1024, 1, 1), (1, 1, 1)} <= sizes
+        alone = [(case.kind, case.threads) for case in cases if case.dtype == dtype and (case.n, case.d) == (1024, 1)]
+        assert {(f"grad_{x}", threads) for x in "qkv" for threads in (0, 1)} <= set(alone)
     quick = [case for case in (*cases, *other_routes()) if is_quick(case)]
     assert {case.dtype for case in quick} == set(DTYPES) and len(quick) < 45
 
@@ -173,22 +209,32 @@ def test_a_figure_in_prose_is_seen(line):
 
 
 def test_results_of_other_kernels_are_not_shown(monkeypatch):
-    old, new = result(speedup=3.0), result(dataclasses.replace(FORWARD, n=64), speedup=5.0)
-    record = Record("A", 2, "AVX2", results=[old, dataclasses.replace(new, kernels=records.kernels("cpu"))])
+    old, new = result(speedup=3.0, kernels="others"), result(dataclasses.replace(FORWARD, n=64), speedup=5.0)
+    record = Record("A", 2, "AVX2", results=[old, new])
     assert record.present().results == record.results[1:]
     monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
     of_processors = {name: value for name, value in report.values().items() if name not in ("gpu", "check")}
     assert set(of_processors.values()) == {report.UNMEASURED, report.UNMEASURED + "\n"}
-    assert "those of the commits abc1234" in report.document(dataclasses.replace(record, results=[old]))
+    assert "These are figures of earlier kernels" in report.document(dataclasses.replace(record, results=[old]))
 
 
 def test_the_headline_says_what_the_results_do():
     kinds = [
         result(Case("grid", kind, "float32", 4096), speedup) for kind, speedup in (("forward", 2.5), ("backward", 3.25))
     ]
+    for each in kinds:
+        each.seconds.update({"composition" + PAGES: 3e-3, "torch.attn" + PAGES: 2e-3})
     said = report.headline([Record("A", 2, "AVX2", results=kinds), Record("B", 2, "AVX2")])
-    assert "forward and backward are 2.5 and 3.2 times as fast on A as composition: `make bench ARGS='" in said
-    assert "on B" not in said
+    assert "are 2.5 and 3.2 times as fast on A as composition, and 1.5 and 1.5 times where both have" in said
+    assert "`make bench ARGS='--dtype float32 --n 4096 " in said and "on B" not in said
+
+
+def test_a_table_has_commit_1_and_both_settings():
+    measured = result(Case("grid", "forward", "float32", 4096), 2.5, generic=0.5)
+    measured.seconds.update({"composition" + PAGES: 3e-3, "generic" + PAGES: 2e-3, "torch.attn" + PAGES: 1e-3})
+    rows = report.speed([Record("A", 2, "AVX2", results=[measured])]).splitlines()
+    assert rows[2] == "| float32 | 4096 | forward |  | 2.5 | 0.5 | 1 | 2.5x | **0.50x** |"
+    assert rows[3] == "| float32 | 4096 | forward | huge | 3 | 2 | 1 | 3.0x | 2.0x |"
 
 
 def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
