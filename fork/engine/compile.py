@@ -11,11 +11,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fork import process
-from fork.engine import sanitizers, toolchain, tree
+from fork.engine import cache, sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
 from fork.engine.toolchain import Toolkit
@@ -56,6 +56,7 @@ class Job:
     headers: Path
     work: Path
     toolkit: Toolkit | None
+    store: Path  # what ccache keeps for all builds
     sanitize: Sequence[str] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     fragments: frozenset[str] = frozenset()
@@ -64,13 +65,16 @@ class Job:
 def compile_fork(job: Job) -> dict[str, Path]:
     """Builds what is out of date; returns the libraries by their path in the site folder."""
     _forget_what_ninja_would_keep(job)
+    job = _at_one_place(job)
     inputs = job.work / "inputs.cmake"
     settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
     configure = [toolchain.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
     configure += [f"-DCMAKE_CXX_COMPILER={toolchain.cxx()}"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={toolchain.which('ninja')}"]
+    configure += cache.launchers()
     if job.toolkit:
         configure += [f"-DCMAKE_CUDA_COMPILER={job.toolkit.nvcc}"]
+    variables = cache.variables(job.work, job.store)
     # Written when CMake has succeeded, so that one that failed or was killed runs again.
     done = job.work / "configured"
     compilers = "\n".join([*configure, *toolchain.settings(), ""])
@@ -81,9 +85,11 @@ def compile_fork(job: Job) -> dict[str, Path]:
             (job.work / "CMakeCache.txt").unlink(missing_ok=True)
         done.unlink(missing_ok=True)
         inputs.write_text(settings)
-        _run(configure, job.work / "configure.log")
+        _run(configure, job.work / "configure.log", variables=variables)
         done.write_text(wanted)
-    _run([toolchain.which("ninja"), "-C", str(job.work)], job.work / "compile.log", job.named, job.fragments)
+    (job.work / cache.LOG).unlink(missing_ok=True)
+    ninja = [toolchain.which("ninja"), "-C", str(job.work)]
+    _run(ninja, job.work / "compile.log", job.named, job.fragments, variables)
     suffix = job.base.probe.suffix
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
     if job.toolkit:
@@ -96,15 +102,44 @@ def _forget_what_ninja_would_keep(job: Job) -> None:
 
     The clock was set back, or an older file was put in its place with its time.
     """
-    files = [*job.sources.values(), *(f for top in (job.generated, job.headers) for f in top.rglob("*") if f.is_file())]
-    now = {str(file): digest(file.read_bytes()) for file in files} | {"": digest(job.base.record_text.encode())}
+    files = {path: str(file) for path, file in job.sources.items()}
+    files |= {str(f): str(f) for top in (job.generated, job.headers) for f in top.rglob("*") if f.is_file()}
+    now = {name: digest(Path(file).read_bytes()) for name, file in files.items()}
+    now[""] = digest(job.base.record_text.encode())
     memory, log = job.work / "inputs.json", job.work / ".ninja_log"
     before = json.loads(memory.read_text()) if memory.is_file() else {}
-    changed = {file for file in now if before.get(file) not in (None, now[file])}
+    changed = {name for name in now if before.get(name) not in (None, now[name])}
     ended = log.stat().st_mtime if log.is_file() else 0.0
-    if "" in changed or any(Path(file).stat().st_mtime <= ended for file in changed):
+    if "" in changed or any(Path(files[name]).stat().st_mtime <= ended for name in changed):
         shutil.rmtree(job.work)
     tree.write(job.work, memory.name, json.dumps(now))
+
+
+def _at_one_place(job: Job) -> Job:
+    """The same job with its sources by their upstream path below `work`, so that every state compiles them alike."""
+    sources = {path: _link(job, f"stack/{path}", file) for path, file in job.sources.items()}
+    named = {str(link): job.named.get(str(job.sources[path]), str(job.sources[path])) for path, link in sources.items()}
+    fragments = frozenset(str(link) for path, link in sources.items() if str(job.sources[path]) in job.fragments)
+    return replace(job, sources=sources, named=named, fragments=fragments)
+
+
+def _link(job: Job, name: str, target: Path) -> Path:
+    """A symbolic link below `work`, where ccache sees a path that is the same for all builds."""
+    link = job.work / "links" / name
+    if not link.is_symlink() or link.readlink() != target:
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return link
+
+
+def _unit(job: Job, name: str, files: Iterable[Path]) -> list[Path]:
+    """One source that includes generated ones of a subject: they are small and include nearly the same headers."""
+    text = "".join(f'#include "{os.path.relpath(file, job.work / "units")}"\n' for file in files)
+    unit = job.work / "units" / f"{name}.cpp"
+    if text and (not unit.is_file() or unit.read_text() != text):
+        tree.write(unit.parent, unit.name, text)
+    return [unit] if text else []
 
 
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
@@ -112,8 +147,9 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
     generated = _generated(job)
     capabilities = _capabilities(job.base.torch, platform.machine())
+    glue = _link(job, "glue", HERE / "glue")
     inputs: dict[str, Iterable[object]] = {
-        "BASE_TORCH": [job.base.torch],
+        "BASE_TORCH": [_link(job, "torch", job.base.torch)],
         # One OpenMP runtime in the process, the base's, so that all kernels share its threads.
         "BASE_LIBRARIES": [
             *(job.base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")),
@@ -126,13 +162,16 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
         "FORK_SANITIZERS": sanitizers.flags(job.sanitize),
         "FORK_KERNELS": kernels,
-        "FORK_GLUE": [HERE / "glue" / f"{name}_symbols.cpp" for name in _glue(job)],
+        "FORK_GLUE_FOLDER": [glue],
+        "FORK_GLUE": [glue / f"{name}_symbols.cpp" for name in _glue(job)],
         "FORK_SOURCES": [file for file in cpp.values() if file not in kernels],
-        "FORK_GENERATED": generated["alone"],
-        "FORK_PARALLEL": [HERE / "glue/thread_sanitizer.cpp"] if "thread" in job.sanitize else [],
-        "FORK_UNIT_AUTOGRAD": generated["autograd"],
-        "FORK_UNIT_REGISTRATION": generated["registration"],
-        "FORK_PYTHON_SOURCES": [*generated["python"], HERE / "glue/python_symbols.cpp"],
+        "FORK_GENERATED": [
+            *_unit(job, "autograd", generated["autograd"]),
+            *_unit(job, "registration", generated["registration"]),
+            *generated["alone"],
+        ],
+        "FORK_PARALLEL": [glue / "thread_sanitizer.cpp"] if "thread" in job.sanitize else [],
+        "FORK_BINDINGS": _unit(job, "bindings", [*generated["python"], glue / "python_symbols.cpp"]),
         "PYTHON_INCLUDE": [job.base.probe.include],
         "PYTHON_SUFFIX": [job.base.probe.suffix],
     }
@@ -206,20 +245,13 @@ def _autocast_lists(job: Job) -> list[Path]:
     lists = job.sources.get("aten/src/ATen/autocast_mode.h")
     if lists is None:
         return []
-    link = _operators_only(job) / "fork_autocast_lists.h"
-    if not link.is_symlink() or link.readlink() != lists:
-        link.unlink(missing_ok=True)
-        link.symlink_to(lists)
-    return [HERE / "glue/autocast_lists.cpp"]
+    _link(job, "operators/fork_autocast_lists.h", lists)
+    return [job.work / "links/glue/autocast_lists.cpp"]
 
 
 def _operators_only(job: Job) -> Path:
     """An include folder with ATen/ops alone: the other generated headers would hide the base's fuller ones."""
-    folder = job.work / "operators/ATen"
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "ops").is_symlink():
-        (folder / "ops").symlink_to(job.generated / "aten/ops")
-    return folder.parent
+    return _link(job, "operators/ATen/ops", job.generated / "aten/ops").parents[1]
 
 
 def _remedy(said: str, fragment: bool) -> str:
@@ -231,10 +263,14 @@ def _remedy(said: str, fragment: bool) -> str:
 
 
 def _run(
-    command: list[str], log: Path, named: Mapping[str, str] | None = None, fragments: frozenset[str] = frozenset()
+    command: list[str],
+    log: Path,
+    named: Mapping[str, str] | None = None,
+    fragments: frozenset[str] = frozenset(),
+    variables: Mapping[str, str] = os.environ,
 ) -> None:
     """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too."""
-    environment = os.environ | {"NINJA_STATUS": "         [%f/%t %es] "}
+    environment = {**variables, "NINJA_STATUS": "         [%f/%t %es] "}
     errors, last, quoting = [], "no message", False
     with (
         log.open("w") as file,

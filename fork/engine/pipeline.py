@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from fork import process
-from fork.engine import toolchain, tree
+from fork.engine import cache, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
@@ -161,6 +161,7 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
         headers=fork.home / "work/headers",
         work=fork.home / "work/cmake",
         toolkit=toolkit,
+        store=fork.build / "ccache",
         sanitize=fork.sanitize,
         named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
         fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
@@ -169,7 +170,7 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
     count = sum(not path.endswith(".h") for path in sources)
-    clock.step("compile", f"{count} sources of the stack, and the generated ones")
+    clock.step("compile", f"{count} sources of the stack, and the generated ones{cache.said(job.work)}")
 
 
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:

@@ -140,9 +140,14 @@ def check_tools(base: Base) -> None:
         raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
 
 
-def which(tool: str) -> str:
+def path_of(tool: str) -> str | None:
     """Path of a build tool, this environment's own before the system's."""
-    found = shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
-    if found is None:
+    return shutil.which(tool, path=os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")]))
+
+
+def which(tool: str) -> str:
+    """The same, of one that a build needs."""
+    path = path_of(tool)
+    if path is None:
         raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
-    return found
+    return path

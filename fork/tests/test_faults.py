@@ -269,6 +269,7 @@ def test_an_older_file_in_place_of_a_newer_one(tmp_path: Path) -> None:
         headers=tmp_path / "headers",
         work=tmp_path / "work",
         toolkit=None,
+        store=tmp_path / "ccache",
     )
 
     def kept(text: str, age: float) -> bool:
