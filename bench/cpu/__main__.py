@@ -13,13 +13,13 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from bench.cpu import charts, report
-from bench.cpu.cases import DTYPES, OVERHEAD_N, PARTS, Case, grid, is_quick, other_routes
+from bench.cpu.cases import DTYPES, PARTS, Case, grid, is_quick, other_routes
 from bench.cpu.processes import SETTINGS, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, commit, here, kernels
 from bench.cpu.routes import KINDS
@@ -82,17 +82,6 @@ def row(result: Result) -> str:
     return f"{case.kind:15} {case.dtype:8}{case.n:5} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
 
 
-def overhead(results: Iterable[Result]) -> str:
-    """What a call costs by each route, in microseconds."""
-    small = {r.case.kind: r.seconds for r in results if r.case.part == "routes" and r.case.n == OVERHEAD_N}
-    names = dict.fromkeys(name for seconds in small.values() for name in seconds)
-    lines = [f"cost of a call, microseconds (N = {OVERHEAD_N})  " + " ".join(f"{kind:>15}" for kind in small)]
-    for name in names:
-        times = (seconds.get(name) for seconds in small.values())
-        lines.append(f"{name:38}" + " ".join(f"{t * 1e6:15.1f}" if t else " " * 15 for t in times))
-    return "\n".join(lines) if small else ""
-
-
 def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
     """Prints a line for each case and keeps its result at once, so that a run that is stopped loses nothing."""
     processes = [Process(environment) for environment, _ in SETTINGS]
@@ -148,7 +137,6 @@ def main() -> None:
         cases = [case for case in cases if record.find(case) is None]
     until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
     results = run(cases, record, folder, options.seconds, until)
-    print(overhead(results), end="\n" * any(r.case.n == OVERHEAD_N for r in results))
     report.write(record, folder)
     charts.draw(record, folder)
     print(f"written: {folder}/results.json, tables.md and charts")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -95,20 +94,14 @@ class Process:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-        with _environment(environment):
+        before = dict(os.environ)
+        os.environ.update(environment)
+        try:
             self.pool.submit(os.getpid).result()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
     def run(self, method: Callable[..., T], *arguments: object) -> T:
         """What the worker's method returns."""
         return self.pool.submit(_run, method, arguments).result()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)

@@ -7,6 +7,7 @@ document shows the present kernels only.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -56,14 +57,8 @@ def verdicts(results: Sequence[Result]) -> str:
 
 def provenance(results: Iterable[Result]) -> str:
     """On which commits and releases of torch the results were taken."""
-    states: dict[tuple[str, str], int] = {}
-    for result in results:
-        key = (result.torch, result.commit)
-        states[key] = states.get(key, 0) + 1
-    if len(states) == 1:
-        release, state = next(iter(states))
-        return f"torch {release}, commit {state}"
-    return "; ".join(f"torch {release}, commit {state} ({count} cases)" for (release, state), count in states.items())
+    states = Counter(f"torch {r.torch}, commit {r.commit}" for r in results)
+    return "; ".join(state + f" ({count} cases)" * (len(states) > 1) for state, count in states.items())
 
 
 def milliseconds(seconds: float | None) -> str:

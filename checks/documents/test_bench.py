@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from bench.cpu import report
 from bench.cpu.cases import DTYPES, Case, grid, is_quick, other_routes
 from bench.cpu.processes import PLAIN, SWITCH, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, here
+from bench.cpu.routes import works
 from bench.reference import composition
 from fork.errors import ForkError
 
@@ -95,6 +97,21 @@ def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ForkError, match="no case has this part, dtype, N and D"):
         measure(monkeypatch, "--n", "3", "--out", str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_case_has_its_own_number_of_threads(monkeypatch):
+    monkeypatch.setattr(torch, "attn", composition, raising=False)
+    worker = Worker()
+    for threads in (1, 0):
+        worker.prepare(dataclasses.replace(FORWARD, threads=threads), {"composition": "composition"}, False)
+        assert torch.get_num_threads() == (threads or worker.threads) and set(worker.turn(1e-3)) == {"composition"}
+
+
+def test_a_single_gradient_is_the_only_one_that_is_computed():
+    expected = {"grad_q": [(3, 4)], "grad_k": [(3, 4)], "grad_v": [(3, 5)], "backward": [(3, 4), (3, 4), (3, 5)]}
+    for kind, sizes in expected.items():
+        gradients: Any = works(composition, kind, 3, 4, 5, torch.float32)()
+        assert [tuple(grad.shape) for grad in gradients] == sizes
 
 
 class Pages:
