@@ -71,7 +71,7 @@ def medians(processes: Sequence[Process], seconds: float) -> dict[str, float]:
                 taken.setdefault(column, []).extend(times)
         if time.monotonic() - begin > LONGEST:
             break
-    return {column: statistics.median(times) for column, times in taken.items()}
+    return {column: statistics.median(times) for column, times in taken.items() if column}
 
 
 def row(result: Result) -> str:
