@@ -87,7 +87,7 @@ def speed(records: Sequence[Record]) -> str:
         cases = [Case("grid", kind, dtype, n) for dtype, n in ROWS for kind in KINDS[:2]]
         found = [result for case in cases if (result := record.find(case))]
         rows = [[r.case.dtype, str(r.case.n), r.case.kind, *cells] for r in found for cells in columns(r)]
-        text += markdown_table(("dtype", "N", "", "pages", *HEAD), rows)
+        text += _table(("dtype", "N", "kind", "pages", *HEAD), rows)
         text += "\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  ")
     return text or UNMEASURED
 
@@ -167,6 +167,12 @@ def _gain(gain: float | None) -> str:
     return f"**{text}**" if gain < SLOWER else text
 
 
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Without columns that have no figure."""
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    return markdown_table([head[i] for i in used], [[row[i] for i in used] for row in rows])
+
+
 def details(results: Iterable[Result]) -> str:
     """Every result of the grid."""
     head = ("N", "D", "E", "kind", "threads", "pages", *HEAD, "of the floor", *(f"memory: {name}" for name in HEAD[:3]))
@@ -179,7 +185,7 @@ def details(results: Iterable[Result]) -> str:
         size = [str(case.n), str(case.d), str(case.e), case.kind, str(case.threads or "")]
         for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
             rows.append([*size, *cells, *more])
-    return markdown_table(head, rows)
+    return _table(head, rows)
 
 
 def other_routes(results: Sequence[Result]) -> str:
