@@ -1,0 +1,161 @@
+"""Which functions of a fork's library carry a planted change, and where the base's own copies of them lie."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+# The guard of the variable that plant.py puts into a function has the function's mangled name inside.
+GUARD = re.compile(r"_ZGVZ(.+)E12planted_here(?:_\d+)?$")
+CAPABILITY = re.compile(r"(\.(DEFAULT|AVX2|AVX512|SVE\w*))?\.(cpp|o)$")
+SYMBOL: np.dtype = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+OBJECT, FUNCTION, FILE = 1, 2, 4
+LOCAL, WEAK = 0, 2
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A function or variable that a library defines; `file` is its source's name where no other file sees it."""
+
+    name: str
+    start: int
+    size: int
+    kind: int
+    weak: bool
+    file: str
+
+
+@dataclass
+class Library:
+    """The symbols of an ELF library by name, and its machine code."""
+
+    path: Path
+    symbols: dict[str, list[Symbol]] = field(default_factory=lambda: defaultdict(list))
+    exported: frozenset[str] = frozenset()
+    sections: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The address, place in the file and size of each section."""
+
+    @classmethod
+    def read(cls, path: Path) -> Library:
+        data = np.memmap(path, dtype=np.uint8, mode="r")
+        library = cls(path)
+        library.sections = _sections(data)
+        for symbol in _symbols(data, library.sections, ".symtab", ".strtab"):
+            library.symbols[symbol.name].append(symbol)
+        library.exported = frozenset(s.name for s in _symbols(data, library.sections, ".dynsym", ".dynstr"))
+        return library
+
+    def planted(self) -> list[str]:
+        """The mangled names of the functions that carry a planted change."""
+        found = {match[1] for match in map(GUARD.match, self.symbols) if match}
+        return sorted(name for inside in found for name in _mangled(inside) if name in self.symbols)
+
+    def copies(self, names: Iterable[str], files: Iterable[str]) -> list[Symbol]:
+        """This library's own definitions of functions; of those that only a file sees, the ones of these files."""
+        stems = {Path(file).name for file in files}
+        return [
+            symbol
+            for name in names
+            for symbol in self.symbols.get(name, ())
+            if symbol.kind == FUNCTION and not symbol.weak and (not symbol.file or _stem(symbol.file) in stems)
+        ]
+
+
+def _stem(file: str) -> str:
+    """CrossKernel.cpp.AVX2.cpp is one of CrossKernel.cpp's objects."""
+    return CAPABILITY.sub("", file) if file.count(".cpp") > 1 else file
+
+
+def _mangled(inside: str) -> Iterator[str]:
+    """The names that a linker knows a function by. A constructor has two, and C's functions have no types."""
+    plain = re.fullmatch(r"\d+([A-Za-z_]\w*)", inside)
+    if plain:
+        yield plain[1]
+    for kind, spelled in (("C", "12"), ("D", "012")):
+        for digit in spelled:
+            if f"{kind}4E" in inside:
+                yield "_Z" + inside.replace(f"{kind}4E", f"{kind}{digit}E")
+    yield f"_Z{inside}"
+
+
+def _sections(data: np.ndarray) -> dict[str, tuple[int, int, int]]:
+    offset, size, count, names = struct.unpack("<Q10xHHH", data[40:64].tobytes())
+    table = data[offset : offset + size * count].tobytes()
+    heads = [struct.unpack_from("<IIQQQQ", table, size * n) for n in range(count)]
+    return {
+        _text(data, heads[names][4] + name): (address, place, length) for name, _, _, address, place, length in heads
+    }
+
+
+def _text(data: np.ndarray, start: int) -> str:
+    end = start
+    while data[end]:
+        end += 1
+    return bytes(data[start:end]).decode()
+
+
+def _symbols(data: np.ndarray, sections: dict[str, tuple[int, int, int]], table: str, names: str) -> Iterator[Symbol]:
+    """What the library itself defines, in the order of the table: a file's name stands before what is local to it."""
+    if table not in sections:
+        return
+    _, place, size = sections[table]
+    rows = np.frombuffer(data[place : place + size].tobytes(), SYMBOL)
+    _, start, length = sections[names]
+    text = data[start : start + length].tobytes()
+    file = ""
+    for name, info, _, section, value, extent in rows.tolist():
+        kind, binding = info & 15, info >> 4
+        if kind not in (OBJECT, FUNCTION, FILE) or not section:
+            continue
+        said = text[name : text.index(b"\0", name)].decode(errors="replace")
+        if kind == FILE:
+            file = said
+        else:
+            yield Symbol(said, value, extent, kind, binding == WEAK, file if binding == LOCAL else "")
+
+
+def reached(library: Library, old: list[Symbol]) -> dict[str, list[str]]:
+    """Of the functions in `old`, those that other code of the library calls or points to without the dynamic tables.
+
+    By name, with the names of who does. Displacements of four bytes are taken at every offset, so a number may look
+    like one; only what stands behind the operation codes of calls, jumps and `lea` counts.
+    """
+    address, place, size = library.sections[".text"]
+    code = np.memmap(library.path, dtype=np.uint8, mode="r")[place : place + size]
+    starts = {symbol.start: symbol.name for symbol in old}
+    marked: np.ndarray = np.zeros(size, dtype=bool)
+    marked[[start - address for start in starts]] = True
+    functions = sorted(
+        (s.start, s.start + s.size, s.name) for many in library.symbols.values() for s in many if s.kind == FUNCTION
+    )
+    begins = np.array([start for start, _, _ in functions])
+    dead = set(starts)
+    found: dict[str, list[str]] = defaultdict(list)
+    for shift in range(4):
+        numbers = code[shift : shift + (size - shift) // 4 * 4].view("<i4")
+        at: np.ndarray = np.arange(len(numbers), dtype=np.int64) * 4 + shift
+        target = at + 4 + numbers
+        inside = (target >= 0) & (target < size)
+        hits = at[inside][marked[target[inside]]]
+        for hit in hits.tolist():
+            if not _refers(code, hit):
+                continue
+            start, end, caller = functions[int(np.searchsorted(begins, hit + address, "right")) - 1]
+            callee = starts[int(hit + 4 + code[hit : hit + 4].view("<i4")[0]) + address]
+            if hit + address < end and start not in dead and not caller.startswith("_GLOBAL__sub_I_"):
+                found[callee].append(caller)
+    return found
+
+
+def _refers(code: np.ndarray, at: int) -> bool:
+    """Whether the bytes before a displacement are those of call, jmp, a conditional jump or lea."""
+    one, two = int(code[at - 1]), int(code[at - 2])
+    return one in (0xE8, 0xE9) or (two == 0x0F and one & 0xF0 == 0x80) or (two == 0x8D and one & 0xC7 == 0x05)

@@ -1,0 +1,77 @@
+"""`python -m bench.fixes TREE`: merged bug fixes of PyTorch, from red to green on an installed wheel.
+
+For each fix (changes.py), its test (tests/) fails on this Python's torch. Then the fix is written into a clone of the
+checkout, the tool builds that branch, and the test passes on the fork. The table says how long that took.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from bench.branches import Branch, run
+from bench.cpu.record import commit, here
+from bench.documents import fill, markdown_table
+from bench.fixes.changes import FIXES, Fix
+from fork.arguments import Parser, status
+from fork.errors import ForkError
+
+GUIDE = Path(__file__).resolve().parents[2] / "guide/changed_sources.md"
+HEAD = ("pull request", "what was wrong", "what it changes", "before", "build", "with the test")
+
+
+def tried(branch: Branch, fix: Fix) -> list[str]:
+    """The row of a fix; raises where the test does not go from red to green."""
+    before = run([sys.executable, str(fix.test)])
+    if not before.status:
+        raise ForkError(f"{fix.test.name} passes on torch {torch.__version__}, which has this fix already")
+    branch.reset()
+    for edit in fix.edits:
+        edit.apply(branch.checkout)
+    built = branch.fork("build")
+    if built.status:
+        raise ForkError(f"{fix.name} was not built: {built.reason}")
+    after = branch.fork("run", "--", "python", str(fix.test))
+    if after.status:
+        raise ForkError(f"{fix.test.name} fails on the fork, after {built.seconds:.0f} s: {after.reason}")
+    died = f"signal {-before.status}" if before.status < 0 else "fails"
+    files = ", ".join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))
+    took = [f"{built.seconds:.0f} s", f"{built.seconds + after.seconds:.0f} s"]
+    return [f"#{fix.pull}", fix.wrong, f"{files}: {fix.kind}", died, *took]
+
+
+def main() -> int:
+    parser = Parser(prog="python -m bench.fixes", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("tree", type=Path, help="a checkout of PyTorch 2.7, and torch 2.7.0 as this Python's")
+    parser.add_argument("--only", choices=[fix.name for fix in FIXES], help="one of them")
+    parser.add_argument("--out", type=Path, default=Path("build/fixes"), help="where everything is kept")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {GUIDE.name}")
+    args = parser.parse_args()
+    branch = Branch.of(args.tree, args.out)
+    file = args.out / "rows.json"
+    rows: dict[str, list[str]] = json.loads(file.read_text()) if file.is_file() else {}
+    failed = 0
+    for fix in FIXES:
+        if args.only not in (None, fix.name):
+            continue
+        rows.pop(fix.name, None)
+        try:
+            rows[fix.name] = tried(branch, fix)
+            print(*rows[fix.name], sep=" | ", flush=True)
+        except ForkError as error:
+            failed = 1
+            print(f"bench.fixes: {error}", file=sys.stderr, flush=True)
+        file.write_text(json.dumps(rows, indent=1) + "\n")
+    branch.reset()
+    if args.write and not failed:
+        where = f"PyTorch {branch.version}, torch {torch.__version__}, {here().processor}, tool at {commit()}."
+        text = f"{markdown_table(HEAD, rows.values())}\n{where}"
+        GUIDE.write_text(fill(GUIDE.read_text(), {"fixes": text}, GUIDE.name))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(status("bench.fixes", main))

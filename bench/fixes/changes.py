@@ -1,0 +1,165 @@
+"""What each fix changes: our own words for a bug that a merged pull request of pytorch/pytorch mended.
+
+An edit replaces text inside one function, or anywhere in the file where no function is named. Each pattern has to be
+found, so a checkout in which the bug is mended already, or looks different, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.errors import ForkError
+
+NATIVE = "aten/src/ATen/native"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A regular expression and what takes its place, everywhere between `begin` and the next line that is `}`."""
+
+    path: str
+    begin: str
+    pattern: str
+    text: str
+
+    def apply(self, tree: Path) -> None:
+        file = tree / self.path
+        before = file.read_text()
+        start = before.find(self.begin)
+        end = before.find("\n}", start)
+        if start < 0 or end < 0:
+            raise ForkError(f"{file} has no {self.begin!r}: these fixes are for PyTorch 2.7")
+        inside, count = re.subn(self.pattern, self.text, before[start:end])
+        if not count:
+            raise ForkError(f"{self.begin!r} of {file} has no {self.pattern!r}: these fixes are for PyTorch 2.7")
+        file.write_text(before[:start] + inside + before[end:])
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A pull request by its number, what was wrong, and what kind of code it touches; the test has the fix's name."""
+
+    name: str
+    pull: int
+    wrong: str
+    kind: str
+    edits: tuple[Edit, ...]
+
+    @property
+    def test(self) -> Path:
+        return Path(__file__).parent / "tests" / f"{self.name}.py"
+
+
+SHUFFLE = f"{NATIVE}/ChanelShuffle.cpp"
+SHUFFLE_CHECKS = """{
+  TORCH_CHECK(self.dim() > 2, "native_channel_shuffle: expected at least 3 dimensions, but got sizes ", self.sizes());
+  TORCH_CHECK(groups > 0, "native_channel_shuffle: expected a positive number of groups, but got ", groups);
+  TORCH_CHECK(
+      self.size(1) % groups == 0,
+      "native_channel_shuffle: expected a number of groups that divides ", self.size(1), " channels, but got ", groups);
+"""
+REAL = (
+    "  TORCH_CHECK(\n      !self.is_complex(),\n"
+    '      {}, ": expected real numbers, since complex ones have no order, but got ", self.scalar_type());\n'
+)
+TOPK = '"topk()"'
+ARRAY = r"std::optional<bool> requires_grad"
+PYTHON = "torch/csrc/autograd/python_torch_functions_manual.cpp"
+
+FIXES = (
+    Fix(
+        "hardswish",
+        148049,
+        "the gradient of hardswish at -3 and 3",
+        "CPU kernel, three capabilities",
+        tuple(
+            Edit(f"{NATIVE}/cpu/Activation.cpp", "void hardswish_backward_kernel(", pattern, text)
+            for pattern, text in (
+                (r"(self_val\)?) < neg_three", r"\1 <= neg_three"),
+                (r"(self_val\)?) <= three", r"\1 < three"),
+                (r"> kThreeVec", ">= kThreeVec"),
+                (r"< kNegThreeVec", "<= kNegThreeVec"),
+            )
+        ),
+    ),
+    Fix(
+        "atan2",
+        166787,
+        "the gradient of atan2 at the origin is NaN",
+        "formula of autograd, which the library hides",
+        (
+            Edit(
+                "torch/csrc/autograd/FunctionsManual.cpp",
+                "atan2_backward(",
+                r"auto recip = \((.*?)\)\.reciprocal\(\);",
+                r"const auto square = \1;\n  const auto recip = square.reciprocal().masked_fill(square == 0, 0);",
+            ),
+        ),
+    ),
+    Fix(
+        "argmax",
+        159556,
+        "argmax, argmin and topk of complex tensors pass on the meta device",
+        "structured kernels",
+        (
+            Edit(
+                f"{NATIVE}/ReduceOps.cpp",
+                "static void check_argmax_argmin(",
+                r"dim\) \{\n",
+                f"dim) {{\n{REAL.format('name')}",
+            ),
+            Edit(
+                f"{NATIVE}/Sorting.cpp",
+                "TORCH_META_FUNC(topk)",
+                r"sorted\) \{\n",
+                f"sorted) {{\n{REAL.format(TOPK)}",
+            ),
+        ),
+    ),
+    Fix(
+        "channel_shuffle",
+        181029,
+        "native_channel_shuffle without groups ends the process",
+        "checks of shapes, with a message",
+        (
+            Edit(SHUFFLE, "Tensor channel_shuffle_cpu(", r"\{\n(?=  Tensor output;)", SHUFFLE_CHECKS),
+            Edit(SHUFFLE, "Tensor math_channel_shuffle(", r"\{\n(?=  int64_t b)", SHUFFLE_CHECKS),
+        ),
+    ),
+    Fix(
+        "asarray",
+        170897,
+        "asarray takes requires_grad away from the tensor that it is given",
+        "Python binding, and a declaration in a header",
+        (
+            Edit("torch/csrc/utils/tensor_new.h", "at::Tensor asarray(", r"bool requires_grad", ARRAY),
+            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"(?<!<)bool requires_grad\)", f"{ARRAY})"),
+            Edit(
+                "torch/csrc/utils/tensor_new.cpp",
+                "Tensor asarray(",
+                r"  Tensor tensor;\n",
+                "  Tensor tensor;\n  const bool wished = requires_grad.value_or(\n"
+                "      THPVariable_Check(obj) && THPVariable_Unpack(obj).requires_grad());\n",
+            ),
+            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"-1, 0, requires_grad", "-1, 0, wished"),
+            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"!requires_grad\)", "!wished)"),
+            Edit(
+                "torch/csrc/utils/tensor_new.cpp",
+                "Tensor asarray(",
+                r"tensor\.set_requires_grad\(requires_grad\);",
+                "if (tensor.is_leaf()) tensor.set_requires_grad(wished);",
+            ),
+            Edit(
+                PYTHON, "static PyObject* THPVariable_asarray(", r"bool requires_grad=False", "bool? requires_grad=None"
+            ),
+            Edit(
+                PYTHON,
+                "static PyObject* THPVariable_asarray(",
+                r"auto requires_grad = r\.toBool\(",
+                "auto requires_grad = r.toBoolOptional(",
+            ),
+        ),
+    ),
+)
