@@ -1,4 +1,4 @@
-# The two commands of the README, `make demo` and `make test`, and what they are made of.
+# The commands of the README, `make demo`, `make test` and `make test-all`, and what they are made of.
 PYTHON ?= python3
 TORCH ?= 2.13.0
 VENV := .venv
@@ -6,27 +6,37 @@ FORK := $(VENV)/bin/python -m fork
 # The tool looks for nvcc in the same places. `make test NVCC=` leaves the CUDA kernels out.
 NVCC := $(firstword $(wildcard $(CUDACXX) $(or $(CUDA_HOME),/usr/local/cuda)/bin/nvcc) $(shell command -v nvcc))
 
-.PHONY: demo test unit check package emulated processors cuda lint lint-python lint-upstream lint-types lint-cpp format bench fuzz mutants sanitize setup clean
+.PHONY: demo test test-all unit long last check package emulated processors cuda lint lint-python lint-upstream lint-types lint-cpp format bench fuzz mutants sanitize setup clean
 
 demo: setup
 	$(FORK) build
 	$(VENV)/bin/python examples/attn.py
 
+# What a change is trusted by: at most ten minutes on two cores after `make demo`.
 test: setup
-	$(MAKE) lint
-	$(MAKE) unit
-	$(MAKE) check
-	$(MAKE) emulated
-	$(MAKE) cuda
+	$(VENV)/bin/python -m bench.parts test lint unit last
 
-# The tests of the tool, of the suites and of what lies around the stack. A process that compiles needs about 2 GiB.
-# Those that share a costly fixture form a group, which one process runs; single tests come last and fill the gaps.
-# Threads that wait must not spin: several processes share the cores.
-unit: export OMP_WAIT_POLICY = passive
+# All else, in at most thirty more. What `make test` has shown on the same files does not run again.
+test-all: setup
+	$(VENV)/bin/python -m bench.parts test-all long check emulated cuda
+
+# The tests of the tool, of the suites and of what lies around the stack: `unit` has those that compile nothing, or one
+# small thing, and `long` those that are marked so. A process that compiles needs about 2 GiB. Those that share a costly
+# fixture form a group, which one process runs; single tests come last and fill the gaps. Threads that wait must not
+# spin: several processes share the cores.
+PYTEST := $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup --durations 10
+unit long: export OMP_WAIT_POLICY = passive
 unit: setup
-	$(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup checks fork/tests suites/tests
+	$(PYTEST) -m 'not long' checks fork/tests suites/tests
 
-# Builds every state of the stack and runs the tests that it ships.
+long: setup
+	$(PYTEST) -m long checks fork/tests suites/tests
+
+# Builds the last state of the stack and runs its tests and PyTorch's suites for the operator.
+last: setup
+	$(FORK) check --pr explicit
+
+# The same for every state. A test runs again where something that it reads has changed since it passed.
 check: setup
 	$(FORK) check
 

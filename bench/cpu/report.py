@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from bench import parts
 from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
 from bench.cpu.cases import DTYPES, Case
@@ -20,7 +21,7 @@ from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
-DOCUMENTS = (ROOT / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("stack/*/*.md")))
 # dtype and N of the rows of the table in descriptions, at D = E = 64.
 ROWS = (*(("float32", n) for n in (16, 1024, 4096)), *(("bfloat16", n) for n in (1024, 4096)))
 # The case of the README's first sentence of speed, which is measured in a minute.
@@ -156,6 +157,7 @@ def values() -> dict[str, str]:
         "slower": slower(records),
         "memory": memory(records),
         "charts": charts_of(records),
+        **parts.values(),
         "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
     }
 

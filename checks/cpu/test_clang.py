@@ -29,6 +29,7 @@ assert "libomp" not in open("/proc/self/maps").read()
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not shutil.which("clang++") or process.attempt(OPENMP).returncode != 0, reason="needs clang++ with its omp.h"
 )

@@ -13,6 +13,7 @@ from checks import ROOT
 from checks.built import built
 from fork.engine.fork import environment
 
+pytestmark = pytest.mark.long
 LIMIT = 240
 """Seconds, many times what a program takes: one that still runs then waits for itself."""
 

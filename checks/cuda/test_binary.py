@@ -22,6 +22,8 @@ from fork.engine.fork import Fork
 from fork.engine.pipeline import build
 from fork.series import Series
 
+# `make cuda` runs it with a CUDA build of torch; others have nothing to inspect.
+pytestmark = pytest.mark.long
 # The dtypes, and the instruction that multiplies in their machine code.
 PRODUCT = {"c10::Half": r"HMMA\.16816\.F32\s", "c10::BFloat16": r"HMMA\.16816\.F32\.BF16"}
 

@@ -20,7 +20,7 @@ from bench.gpu.report import Result, records, speedup
 from checks import ROOT
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = pytest.mark.xdist_group("cuda_tiles")
+pytestmark = [pytest.mark.xdist_group("cuda_tiles"), pytest.mark.long]
 HERE = Path(__file__).parent
 sys.path.append(str(ROOT / "test"))
 RULE: Any = importlib.import_module("test_attn_kernels")

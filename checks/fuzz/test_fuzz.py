@@ -24,6 +24,7 @@ from fork.engine.fork import environment
 SECONDS = 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("capability", ["default", "avx2", "native"])
 def test_nothing_is_wrong(capability: str) -> None:
     site = built()

@@ -14,7 +14,10 @@ from checks import ROOT
 from checks.built import built
 from fork.engine.fork import environment
 
-pytestmark = pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it")
+pytestmark = [
+    pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it"),
+    pytest.mark.long,
+]
 
 
 @pytest.fixture(scope="module")

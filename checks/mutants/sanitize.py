@@ -1,6 +1,6 @@
 """The stack's code under GCC's sanitizers: its tests are clean, and a planted overflow and a planted race are found.
 
-`make sanitize` runs it. Each sanitizer takes a build of its own, too long for `make test`.
+`make sanitize` runs it. Each sanitizer takes a build of its own, too long for `make test-all`.
 """
 
 from __future__ import annotations

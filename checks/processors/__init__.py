@@ -14,7 +14,7 @@ EXPLICIT, KERNELS = "test/test_attn_explicit.py", "test/test_attn_kernels.py"
 # one are left out first when the time is up.
 Tests = Mapping[str, tuple[str, ...]]
 # What was red on processors that nobody had: complex derivatives in modes and subclasses. The rule of errors was too;
-# its test takes longer than `make test` has, and asks no library any more.
+# its test takes longer than `make test-all` has, and asks no library any more.
 FOUND: Tests = {
     EXPLICIT: (
         r"\.test_complex_derivatives_in_modes\w*_complex128",
@@ -73,7 +73,7 @@ def rows() -> list[Row]:
 
 
 def quick() -> list[Row]:
-    """The part that `make test` runs."""
+    """The part that `make test-all` runs."""
     return [replace(emulated("EPYC-Milan"), tests=FOUND, seconds=150)]
 
 

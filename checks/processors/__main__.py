@@ -181,7 +181,7 @@ def main() -> int:
     parser = Parser(prog="python -m checks.processors", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a part of a row's name, such as qemu or OMP")
     parser.add_argument("--list", action="store_true", help="print the rows' names")
-    parser.add_argument("--quick", action="store_true", help="the part that `make test` runs")
+    parser.add_argument("--quick", action="store_true", help="the part that `make test-all` runs")
     parser.add_argument("--write", action="store_true", help=f"write all rows' table into {GUIDE.relative_to(ROOT)}")
     options = parser.parse_args()
     every = quick() if options.quick else rows()

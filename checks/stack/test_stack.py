@@ -23,12 +23,12 @@ from fork.verify.prefix import Result, Run
 def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[str]) -> None:
     seen: list[str] = []
 
-    def prefix(series: Series, commit: Commit, folder: Path) -> Result:
+    def prefix(series: Series, commit: Commit, folder: Path, everything: bool) -> Result:
         seen.append(commit.name)
         run = Run("test/test_x.py", "Ran 2 tests, OK", 1.0, passed=commit.name != "custom-function")
         return Result(commit.name, "2.13.0", (run,))
 
-    args = Namespace(root=ROOT, pr=None, static=False, build=None, lint=None)
+    args = Namespace(root=ROOT, pr=None, static=False, build=None, lint=None, all=False)
     with raises(ForkError, match="custom-function: test/test_x.py failed"):
         check.run(args, prefix)
     assert seen == [commit.name for commit in Series.load(ROOT).commits]

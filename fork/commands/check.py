@@ -22,6 +22,7 @@ from fork.verify.prefix import Result, build_and_test
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pr", metavar="N", help="build and test only up to this PR or commit (its name or place)")
+    parser.add_argument("--all", action="store_true", help="also run tests that have passed with the same files")
     parser.add_argument("--static", action="store_true", help="build nothing, run no test")
     parser.add_argument(
         "--lint",
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(
     args: argparse.Namespace,
-    prefix: Callable[[Series, Commit, Path], Result] = build_and_test,
+    prefix: Callable[[Series, Commit, Path, bool], Result] = build_and_test,
 ) -> int:
     series = stack(args)
     problems = soundness.problems(series, bases.installed())
@@ -55,7 +56,7 @@ def run(
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             # What repeats a failed test.
             os.environ[COMMAND] = shlex.join(["python", "-m", "fork", *before, "run", "--pr", commit.name, "--"])
-            result = prefix(series, commit, folder)
+            result = prefix(series, commit, folder, args.all)
             print(f"{commit.name:16} {result.summary()}", flush=True)
             problems += [f"{commit.name}: {run.command} failed" for run in result.runs if not run.passed]
     # Last, and without keeping anything from being tested: a stack that is being written has such lines.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -43,10 +41,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def kernel(root: Path) -> Iterator[Path]:
-    """The operator's source, put back as it was, and built, after a test that changes it."""
+    """The operator's source; after a test that changes a file of the stack all are as they were."""
     yield root / softclip.KERNEL
     softclip.stack(root)
-    build(fork_of(root))
 
 
 def fork_of(root: Path) -> Fork:
@@ -112,6 +109,17 @@ def test_nothing_is_built_again_that_did_not_change(root: Path, capsys: pytest.C
     assert fork_of(root).site.resolve() == before
 
 
+def test_the_same_state_in_another_folder_is_not_compiled_again(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is its library another one: no path of a folder is in it."""
+    other = softclip.stack(tmp_path / "another folder's" / "stack")
+    site = build(fork_of(other))
+    assert re.search(r", ([1-9]\d*) of \1 objects from ccache \(", capsys.readouterr().out)
+    library = "torch/lib/libtorch.so"
+    assert (site / library).read_bytes() == (fork_of(root).site / library).read_bytes()
+
+
 def test_the_base_keeps_every_file_as_installed(root: Path) -> None:
     base = bases.installed()
     base.check(path for path in base.record if path.startswith(("torch/overrides", "torch/_C", "torch/include/ATen/")))
@@ -158,9 +166,11 @@ def test_what_the_generators_reject_is_told_with_its_cause_and_line(
 ) -> None:
     comment = "# The second line is the entry's.\n" if path == DERIVATIVES else ""
     (root / path).write_text(comment + softclip.FILES[path].replace(old, new))
+    fork = fork_of(root)
+    state, generated = fork.series.state(fork.commit), fork.home / "work/generated"
     with pytest.raises(ForkError, match=rf"generators reject {root}/.*{sentence}.*generate\.log\)") as caught:
-        build(fork_of(root))
-    log = fork_of(root).home / "work/generate.log"
+        pipeline._generate(fork, fork.site, state, generated)
+    log = fork.home / "work/generate.log"
     assert "Traceback" in log.read_text() and "\n" not in str(caught.value)
 
 
@@ -238,36 +248,6 @@ def test_an_anchor_not_found_once_is_one_sentence(
     assert f"anchor 'after {anchor}' in 'file' found 0 times" in error
     (root / "stack/series.yaml").write_text(series)
     assert works(root)
-
-
-def test_killed_in_the_middle_the_last_good_fork_still_works(root: Path, kernel: Path) -> None:
-    kernel.write_text(kernel.read_text().replace(".mul(bound)", ".mul(2 * bound)"))
-    words = [sys.executable, "-m", "fork", "--root", str(root), "build", "--cuda", "off"]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("generate"):
-                time.sleep(0.5)
-                os.killpg(process.pid, signal.SIGKILL)
-                break
-    assert process.wait() == -signal.SIGKILL
-    home = fork_of(root).home
-    assert list(home.glob("stage-*")) and works(root)
-    build(fork_of(root))
-    assert not list(home.glob("stage-*"))
-    assert python(fork_of(root).site, ONE) == "1.5232"
-
-
-def test_a_second_build_at_the_same_time_waits(root: Path) -> None:
-    words = [sys.executable, "-m", "fork", "--root", str(root), "build", "--cuda", "off"]
-    with (fork_of(root).home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert "another build" in process.stdout.readline()
-        assert process.poll() is None
-    process.communicate()
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("path", ["torch/overrides.py", "torch/functional.py"])
@@ -355,10 +335,7 @@ def test_a_compiler_that_links_its_library_statically(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The copies of libstdc++ in the fork's libraries stay their own, whatever else the process loads."""
-    script = tmp_path / "static-c++"
-    script.write_text(f'#!/bin/sh\nexec {toolchain.cxx()} -static-libstdc++ "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setenv("LDFLAGS", "-static-libstdc++")
     fork = replace(fork_of(root), build=tmp_path / "build")
     site = build(fork)
     needed = subprocess.run(
@@ -370,7 +347,7 @@ def test_a_compiler_that_links_its_library_statically(
 
     # Other flags link again, in this build of the same folder.
     assert not fork.stale() and "BIND_NOW" not in needed.stdout
-    monkeypatch.setenv("LDFLAGS", "-Wl,-z,now")
+    monkeypatch.setenv("LDFLAGS", "-static-libstdc++ -Wl,-z,now")
     assert fork.stale()
     library = build(fork) / "torch/lib/libtorch.so"
     assert "BIND_NOW" in subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout

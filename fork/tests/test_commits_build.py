@@ -5,15 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pytest import CaptureFixture
+from pytest import CaptureFixture, mark
 
 from fork.cli import main
 from fork.tests import halve
 from fork.tests.helpers import write
 
 
+@mark.long
 def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    """Each with its own kernel. A test that the first brings runs there, as it is there, and at the second again."""
+    """Each with its own kernel. A test that the first brings runs there, as it is there, and at the second again.
+
+    What has passed runs again where something that it reads has changed, or all do.
+    """
     test = "import torch\n\n\ndef test_node():\n    x = torch.ones(2, requires_grad=True)\n"
     test += "    assert torch.halve(x).grad_fn.name().startswith('{}Backward')\n"
     commits = f"""\
@@ -22,6 +26,7 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         title: Divide
         introduces:
           - test/test_halve.py
+          - test/test_plain.py
           - {halve.KERNEL}
           - {halve.NATIVE}
       - name: second
@@ -35,13 +40,26 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         "stack/series.yaml": f"strict: false\n{listed}",
         "stack/composite.first/test/test_halve.py": test.format("Div"),
         "test/test_halve.py": test.format("Mul"),
+        "test/test_plain.py": "def test_one():\n    assert 1\n",
         f"stack/composite.first/{halve.KERNEL}": text,
         halve.KERNEL: text.replace("self.div(2)", "self.mul(0.5)"),
     }
     root = write(tmp_path, halve.FILES | files)
-    assert main(["--root", str(root), "check"]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("composite.")]
-    assert [re.sub(r"\d+\.?\d* ?s\b", "N s", line) for line in said] == [
-        "composite.first  test/test_halve.py: 1 passed in N s (N s)",
-        "composite.second test/test_halve.py: 1 passed in N s (N s)",
+
+    def checked(*options: str) -> list[str]:
+        assert main(["--root", str(root), "check", *options]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("composite.")]
+        return [re.sub(r"1 passed in \d+\.\d+s|\d+ s\b", "N s", line) for line in lines]
+
+    ran = "test/test_halve.py: N s (N s); test/test_plain.py: N s "
+    first, second = "composite.first  " + ran + "(N s)", "composite.second " + ran
+    # What names no operator reads the same in both.
+    assert checked() == [first, second + "(as in composite.first)"]
+    assert checked() == [
+        line.replace("(N s)", f"(as in {name})")
+        for name, line in zip(("composite.first", "composite.second"), (first, second + "(as in composite.first)"))
     ]
+    (root / "test/test_plain.py").write_text("def test_another():\n    assert 1\n")
+    again = [line.partition("; ")[2] for line in checked()]
+    assert again == ["test/test_plain.py: N s (N s)", "test/test_plain.py: N s (as in composite.first)"]
+    assert checked("--all") == [first, second + "(N s)"]

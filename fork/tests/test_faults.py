@@ -27,7 +27,7 @@ from fork.series import Series
 from fork.tests import halve
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = pytest.mark.xdist_group("faults")
+pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.long]
 PROJECT = Path(__file__).resolve().parents[2]
 # All that may stand in a path but what CMake refuses, and long.
 ODD = "it's a stäck of $HOME, 100% #1 & (co) " + "long " * 30 + "too"

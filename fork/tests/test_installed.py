@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What this environment has of the tool itself, and the .pth files, by which it finds it.
 OF_THE_TOOL = re.compile(r"(__editable__|torch_fork|attn_fork|_torch_fork).*|.*\.pth|__pycache__")
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = pytest.mark.xdist_group("installed")
+pytestmark = [pytest.mark.xdist_group("installed"), pytest.mark.long]
 
 
 @dataclass(frozen=True)

@@ -349,6 +349,7 @@ def run(site: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_what_it_writes_builds_and_runs_at_once(site: Path) -> None:
     code = """
 import torch
@@ -374,6 +375,7 @@ except RuntimeError as error:
     ]
 
 
+@pytest.mark.long
 def test_structured_operators_modules_and_autogen(site: Path) -> None:
     code = """
 import torch
@@ -392,6 +394,7 @@ print(hasattr(torch, "ramp_loss"), torch._C._special.special_exp2.__name__)
     assert run(site, "-c", code) == "False special_exp2\n"
 
 
+@pytest.mark.long
 def test_the_suites_are_green_at_once(site: Path) -> None:
     """One test of each kind; the guide tells of the whole suites."""
     tests = (

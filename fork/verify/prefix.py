@@ -8,19 +8,26 @@ import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fork import process
 from fork.engine import base as bases
+from fork.engine import tree
+from fork.engine.base import Base
 from fork.engine.digest import digest
 from fork.engine.fork import Fork, environment, python_folder
 from fork.engine.pipeline import build
 from fork.lock import alone
 from fork.places import BROUGHT
 from fork.series import NATIVE_FUNCTIONS, Commit, Series
+from fork.verify import passed as passing
+from fork.verify.passed import Passed
 
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
+# What the tests of an operator run with.
+SUITES = ("conftest.py", "suites/*.py")
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -32,6 +39,11 @@ class Run:
     said: str
     seconds: float
     passed: bool
+    as_in: str = ""  # the commit in which it passed, where it did not run again
+
+    def told(self) -> str:
+        when = f"{self.seconds:.0f} s" if not self.as_in else f"as in {self.as_in}"
+        return f"{self.command}: {self.said} ({when})"
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,17 @@ class Result:
     runs: tuple[Run, ...]
 
     def summary(self) -> str:
-        return "; ".join(f"{r.command}: {r.said} ({r.seconds:.0f} s)" for r in self.runs) or "no tests"
+        return "; ".join(run.told() for run in self.runs) or "no tests"
+
+
+@dataclass(frozen=True)
+class Test:
+    """A command of a prefix's tests, the folder that it runs in, and one name for all that it reads."""
+
+    command: str
+    words: list[str]
+    folder: Path
+    reads: str
 
 
 def results(series: Series, folder: Path, commit: Commit) -> Result | None:
@@ -57,47 +79,69 @@ def results(series: Series, folder: Path, commit: Commit) -> Result | None:
     return Result(data["commit"], data["torch"], tuple(Run(**run) for run in data["runs"]))
 
 
-def build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
-    """Builds the fork where the prefix has native functions, then runs its test files and suites."""
+def build_and_test(series: Series, commit: Commit, folder: Path, everything: bool = False) -> Result:
+    """Builds the fork where the prefix has native functions, then runs its test files and suites.
+
+    One that passed, here or in another prefix, runs again where something that it reads is another, or all do.
+    """
     with alone(folder / "check" / f"{commit.name}.lock", f"another check of {commit.name} is running"):
-        return _build_and_test(series, commit, folder)
+        base, state = bases.installed(), series.state(commit)
+        # A prefix that changes nothing of a wheel runs on the base, even where a fork is installed beside it. Two
+        # processes share the cores, and threads that wait must not spin. Tests about threads choose their number.
+        threads = str(max(1, (os.cpu_count() or 1) // 2))
+        variables = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
+        variables |= os.environ | {"TORCH_FORK": str(base.site)}
+        site = None
+        if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
+            fork = Fork(series, commit, base, "auto", folder)
+            site = build(fork).resolve()
+            variables |= environment(site, python_folder(fork.home, base.python) / "python")
+        passed = Passed(folder / "check/passed.json")
+        runs = []
+        for test in _tests(series, commit, base, site, folder / "check" / commit.name):
+            before = None if everything else passed.find(test.reads)
+            if before:
+                runs.append(Run(test.command, before["said"], 0, True, before["commit"]))
+                continue
+            runs.append(_run(test.command, test.words, test.folder, variables))
+            if runs[-1].passed:
+                passed.add(test.reads, commit.name, runs[-1].said)
+        result = Result(commit.name, base.version, tuple(runs))
+        record = json.dumps(asdict(result) | {"files": _content(series, commit)}, indent=1)
+        tree.write(folder / "check", f"{commit.name}.json", record)
+        return result
 
 
-def _build_and_test(series: Series, commit: Commit, folder: Path) -> Result:
-    base = bases.installed()
-    state = series.state(commit)
-    # A prefix that changes nothing of a wheel runs on the base, even where a fork is installed beside it. Threads that
-    # wait must not spin: two processes share the cores.
-    variables = {"OMP_WAIT_POLICY": "passive"} | os.environ | {"TORCH_FORK": str(base.site)}
-    python = str(base.python)
+def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: Path) -> Iterator[Test]:
+    """The tests of a prefix, in a folder with its files, and the suites of its operators."""
+    state, python = series.state(commit), str(base.python)
     pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
-    commands: list[tuple[str, list[str], Path]] = []
-    here = folder / "check" / commit.name
+    machine, built = passing.machine(base), passing.built(site, base, state) if site else b""
     shutil.rmtree(here, ignore_errors=True)
+    for path, file in state.items():
+        if path not in series.anchors:
+            tree.write(here, path, file.read_bytes())
     for path, file in state.items():
         if path in series.anchors:
             continue
-        (here / path).parent.mkdir(parents=True, exist_ok=True)
-        (here / path).write_bytes(file.read_bytes())
-        if re.fullmatch(r"test/test_\w+\.py", path):
-            commands.append((path, [*pytest, path], here))
-        program = "\n".join(PYTHON_BLOCK.findall(file.read_text())) if path.endswith(".md") else ""
-        if program:
-            commands.append((f"the program in {path}", [python, "-c", program], here))
-    if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
-        fork = Fork(series, commit, base, "auto", folder)
-        variables |= environment(build(fork).resolve(), python_folder(fork.home, base.python) / "python")
-        for name in series.operators(commit) if series.operator_tests and NATIVE_FUNCTIONS in state else []:
-            command = f"{series.operator_tests} -k {name}"
-            commands.append((command, [*pytest, *command.split()], tests_folder(series)))
-    runs = tuple(_run(name, words, cwd, variables) for name, words, cwd in commands)
-    result = Result(commit.name, base.version, runs)
-    record = json.dumps(asdict(result) | {"files": _content(series, commit)}, indent=1)
-    written = folder / "check" / f"{commit.name}.new"
-    written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(record)
-    written.replace(written.with_suffix(".json"))
-    return result
+        text, words = file.read_text(), [*pytest, path]
+        if path.endswith(".md"):
+            text = "\n".join(PYTHON_BLOCK.findall(text))
+            words = [python, "-c", text]
+        elif not re.fullmatch(r"test/test_\w+\.py", path):
+            continue
+        if text:
+            beside = passing.contents(passing.beside(series, state, text))
+            called = built if passing.calls(series, state, text) else b""
+            reads = digest(machine, repr(words[1:]).encode(), text.encode(), beside, called)
+            yield Test(f"the program in {path}" if path.endswith(".md") else path, words, here, reads)
+    for name in series.operators(commit) if series.operator_tests and site and NATIVE_FUNCTIONS in state else []:
+        command = f"{series.operator_tests} -k {name}"
+        folder = tests_folder(series)
+        files = [file for pattern in (str(series.operator_tests), *SUITES) for file in folder.glob(pattern)]
+        suites = {str(file.relative_to(folder)): file for file in files}
+        reads = digest(machine, command.encode(), passing.contents(suites), built)
+        yield Test(command, [*pytest, *command.split()], folder, reads)
 
 
 def tests_folder(series: Series) -> Path:

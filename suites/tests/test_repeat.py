@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
 
 # A test that fails, because its body is replaced before PyTorch makes one for each operator of it.

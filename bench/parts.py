@@ -1,0 +1,106 @@
+"""`python -m bench.parts COMMAND TARGET ...`: makes the parts of `make COMMAND` in turn, and says how long each took.
+
+`--write` puts the times of the last runs that passed into README.md and CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.documents import markdown_table
+from fork.arguments import Parser, status
+from fork.errors import ForkError
+
+ROOT = Path(__file__).resolve().parents[1]
+RUNS = ROOT / "build/parts"
+FILE = ROOT / "guide/bench/parts.json"
+COMMANDS = ("test", "test-all")
+
+
+def make(targets: list[str]) -> tuple[dict[str, float], int]:
+    """The seconds of each target up to the first that fails, and its status."""
+    seconds: dict[str, float] = {}
+    for target in targets:
+        start = time.monotonic()
+        done = subprocess.run([os.environ.get("MAKE", "make"), "--no-print-directory", target], cwd=ROOT)
+        seconds[target] = time.monotonic() - start
+        if done.returncode:
+            return seconds, done.returncode
+    return seconds, 0
+
+
+def told(command: str, seconds: dict[str, float], failed: int) -> str:
+    lines = [f"{part:12} {took:6.0f} s" for part, took in seconds.items()]
+    total = sum(seconds.values())
+    how = f"failed in {list(seconds)[-1]}" if failed else "passed"
+    return "\n".join(["", *lines, f"make {command} {how} after {total:.0f} s, {total / 60:.1f} minutes"])
+
+
+def minutes(kept: dict[str, Any]) -> str:
+    """A sentence for the README."""
+    first, second = (round(sum(kept["runs"][command].values()) / 60) for command in COMMANDS)
+    return f"`make test` took {first} minutes and `make test-all` {second} more: {kept['where']}"
+
+
+def table(kept: dict[str, Any]) -> str:
+    """One row for each part."""
+    rows = [(f"`make {c}`", f"`make {part}`", f"{s:.0f}") for c in COMMANDS for part, s in kept["runs"][c].items()]
+    return f"{markdown_table(('command', 'part', 'seconds'), rows)}\n{kept['where']}\n"
+
+
+def values() -> dict[str, str]:
+    """What the documents show, from what is kept."""
+    if not FILE.is_file():
+        return dict.fromkeys(("minutes", "parts"), "Not measured yet: `python -m bench.parts --write` does so.")
+    kept = json.loads(FILE.read_text())
+    return {"minutes": minutes(kept), "parts": table(kept)}
+
+
+def write() -> None:
+    from bench.cpu import report  # which fills the README
+
+    runs, where = {}, set()
+    for command in COMMANDS:
+        if not (RUNS / f"{command}.json").is_file():
+            raise ForkError(f"`make {command}` has not passed here: run that first")
+        run = json.loads((RUNS / f"{command}.json").read_text())
+        runs[command] = run["seconds"]
+        where.add(run["where"])
+    if len(where) > 1:
+        raise ForkError(f"the two commands ran in different places: {'; '.join(sorted(where))}")
+    FILE.write_text(json.dumps({"where": where.pop(), "runs": runs}, indent=1) + "\n")
+    report.main()
+
+
+def main() -> int | None:
+    parser = Parser(prog="python -m bench.parts", description=__doc__)
+    parser.add_argument("command", nargs="?", choices=COMMANDS)
+    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    parser.add_argument("--write", action="store_true", help="put the times into the documents")
+    args = parser.parse_args()
+    if args.write:
+        write()
+        return None
+    if not args.targets:
+        raise ForkError("name a command and the targets that it is made of, or --write")
+    kept = RUNS / f"{args.command}.json"
+    kept.unlink(missing_ok=True)
+    seconds, failed = make(args.targets)
+    if not failed:
+        from bench.cpu.record import commit, here
+
+        place = f"{here().processor}, {os.cpu_count()} processors, commit {commit()}."
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps({"where": place, "seconds": seconds}))
+    print(told(args.command, seconds, failed), flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(status("bench.parts", main))

@@ -1,0 +1,91 @@
+"""What a test of a state reads, and the tests that have passed: one that reads the same again need not run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import yaml
+
+from fork.engine import tree
+from fork.engine.base import Base
+from fork.engine.digest import digest
+from fork.series import NATIVE_FUNCTIONS, Series
+
+# Settings by which the same program computes in another way.
+SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_")
+OURS = ("TORCH_FORK", "TORCH_FORK_COMMAND")
+
+
+class Passed:
+    """The runs that passed, by what they read; kept in a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.known: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.is_file() else {}
+
+    def find(self, read: str) -> dict[str, str] | None:
+        return self.known.get(read)
+
+    def add(self, read: str, commit: str, said: str) -> None:
+        self.known[read] = {"commit": commit, "said": said}
+        tree.write(self.file.parent, self.file.name, json.dumps(self.known, indent=1))
+
+
+def machine(base: Base) -> bytes:
+    """The interpreter, its packages with torch, the processor, and the settings that change what they compute."""
+    packages = sorted(folder.name for folder in base.site.glob("*.dist-info"))
+    processor = re.findall(r"^(?:model name|flags)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[:2]
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(SETTINGS))
+    settings = [setting for setting in settings if setting.partition("=")[0] not in OURS]
+    return repr((sys.version, base.record_text, packages, processor, settings)).encode()
+
+
+def built(site: Path, base: Base, state: Mapping[str, Path]) -> bytes:
+    """The fork as a program sees it: its libraries, and the Python files that the state changes."""
+    woven = {path: base.wheel_path(path) or base.new_path(path) for path in state}
+    names = [name for name in woven.values() if name and name.endswith(".py")]
+    libraries = [
+        *site.glob("torch/_C.*.so"),
+        *site.glob("torch/lib/libtorch.so"),
+        *site.glob("torch/lib/libtorch_fork*"),
+    ]
+    files = sorted({*libraries, *(site / name for name in names), *site.glob("test/*.py")})
+    return contents({str(file.relative_to(site)): file for file in files})
+
+
+def contents(files: Mapping[str, Path]) -> bytes:
+    return digest(
+        *(part for name, file in sorted(files.items()) for part in (name.encode(), file.read_bytes()))
+    ).encode()
+
+
+def beside(series: Series, state: Mapping[str, Path], text: str) -> dict[str, Path]:
+    """The files of a state that a test, which runs in a folder with all that are new, names."""
+    new = {path: file for path, file in state.items() if path not in series.anchors}
+
+    def named(path: Path) -> bool:
+        return _names(text, [path.name, f"{path.stem} import", f"import {path.stem}"])
+
+    return {path: file for path, file in new.items() if named(Path(path))}
+
+
+def calls(series: Series, state: Mapping[str, Path], text: str) -> bool:
+    """Whether a test may reach what a state adds: its text has an operator of the stack.
+
+    A stack of fragments and new files only adds. A branch may change what any test calls.
+    """
+    if series.checkout or NATIVE_FUNCTIONS not in state:
+        return True
+    entries = yaml.safe_load(state[NATIVE_FUNCTIONS].read_text())
+    operators = {re.split(r"[.(]", entry["func"])[0] for entry in entries}
+    places = ("torch.", "aten.", "aten::", "at::", "_VF.", "_VariableFunctions.", "_nn.", "_special.", 'torch, "')
+    return _names(text, [place + name for place in places for name in operators])
+
+
+def _names(text: str, words: Iterable[str]) -> bool:
+    return any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) for word in words)
