@@ -73,8 +73,9 @@ def rows() -> list[Row]:
 
 
 def quick() -> list[Row]:
-    """The part that `make test-all` runs."""
-    return [replace(emulated("EPYC-Milan"), tests=FOUND, seconds=150)]
+    """The part that `make test-all` runs. `fork check` has shown the kernels on one thread, beside another process."""
+    threads = Row("OMP_NUM_THREADS=2", "2 threads", {"OMP_NUM_THREADS": "2"}, tests={KERNELS: NUMERICS[KERNELS]})
+    return [replace(emulated("EPYC-Milan"), tests=FOUND, seconds=150), threads]
 
 
 def emulated(name: str) -> Row:

@@ -42,7 +42,7 @@ def test_every_row_has_numbers_and_time_for_them() -> None:
     every = rows()
     assert len({row.name for row in every}) == len(every)
     assert sum(row.seconds * len(row.tests) for row in every) / 2 < 25 * 60
-    assert sum(row.seconds for row in quick()) < 3 * 60
+    assert max(row.seconds for row in quick()) < 3 * 60
 
 
 def said(tests: dict[str, str], mkl: str = "Intel(R) Architecture processors") -> subprocess.CompletedProcess[str]:
@@ -52,7 +52,7 @@ def said(tests: dict[str, str], mkl: str = "Intel(R) Architecture processors") -
 
 
 def test_a_row_is_right_only_where_it_reached_what_it_names() -> None:
-    (row,) = quick()
+    row, _ = quick()
     right = processors.outcome(row, [said({"A.test": "passed"}), said({"B.test": "skipped", "C.test": "passed"})], 3.0)
     assert right.right and right.reached == "ATen AVX2, 2 threads, MKL any processor, oneDNN Intel AVX2"
     haswell = "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors"
