@@ -62,7 +62,7 @@ if ! "$python" -c 'import expecttest' 2>/dev/null; then
 fi
 
 build() { run build bash -c 'forked true'; }
-check() { run check bash -c 'forked python -m pytest -q -rf --tb=short bench/gpu'; }
+check() { run check bash -c 'forked python -m pytest -q -rf --tb=short test/test_attn_kernels.py -k cuda'; }
 bench() { run bench bash -c 'forked python -m bench.gpu --out "$out/results"'; }
 
 # Without the caching allocator, memcheck knows where each tensor ends. racecheck takes half as many sizes. initcheck

@@ -1,4 +1,4 @@
-"""Tests and measurements of the CUDA kernels, on a machine with a GPU."""
+"""Measurements of the CUDA kernels, on a machine with a GPU."""
 
 from collections.abc import Callable
 

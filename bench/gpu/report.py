@@ -1,8 +1,10 @@
-"""Tables of the GPUs' results: `python -m bench.gpu.report` writes tables.md, `bench.cpu.report` the short table."""
+"""Tables of the GPUs' results: `python -m bench.gpu.report` writes tables.md and the figures in AttnRule.h, and
+`bench.cpu.report` the short table."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,20 @@ from fork.arguments import Parser, status
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ROOT / "guide/bench"
+RULE = ROOT / "aten/src/ATen/native/cuda/AttnRule.h"
+RULE_SIZES = (256, 512, 1000, 1024, 2048, 3000, 4096, 6000, 8192)
+RULE_HEAD = "//      N   64: forward      backward   128: forward      backward\n"
+KINDS = ("forward", "backward")
 SHORT = (2048, 4096, 8192, 16384, 32768)
 HEADING = "bfloat16, speed-up"
 HOW = (
     "`device` is the speed-up on the device, by replays of a CUDA graph, and `calls` that of calls in a row in Python: "
     "forward, backward, and both as a training step. Times are medians in microseconds, on the device or, of both, of "
     "calls. Where it says composed, the operator leaves this size to cuBLAS now, and the kernels had these figures."
+)
+COMPOSED_CALLS = (
+    "Over composition: what fewer calls of the dispatcher gain. The steps from N = 1024 on are left out, because the "
+    "backward took eighths of the rows then."
 )
 
 Result = dict[str, Any]
@@ -87,13 +97,39 @@ def document(record: dict[str, Any]) -> str:
         text += row(["dtype", "N", "D = E", "composition, us", "speed-up"]) + row(["---"] * 5)
         for r in record["composed"]:
             text += row([r["dtype"], str(r["n"]), str(r["d"]), f"{r['composition']:g}", factor(r["speedup"])])
+    if record.get("composed_calls"):
+        text += "\n## Composed in one operator, in calls in a row\n\n" + wrapped(COMPOSED_CALLS) + "\n"
+        text += row(["dtype", "N", "D = E", "forward", "both"]) + row(["---"] * 5)
+        for r in record["composed_calls"]:
+            text += row([r["dtype"], str(r["n"]), str(r["d"]), factor(r["forward"]), factor(r["both"])])
     return text
+
+
+def rule(record: dict[str, Any]) -> str:
+    """The figures beside the rule: on the device / in calls in a row, the lesser of both dtypes."""
+    text = RULE_HEAD
+    for n in RULE_SIZES:
+        text += f"// {n:6}"
+        for d in (64, 128):
+            for kind in KINDS:
+                found = [r for r in record["results"] if (r["n"], r["d"], r["kind"]) == (n, d, kind)]
+                device = min(value for r in found if (value := speedup(r)) is not None)
+                text += f"   {device:.2f} / {min(r['calls_speedup'] for r in found):.2f}"
+        text += "\n"
+    return text
+
+
+def with_rule(header: str, record: dict[str, Any]) -> str:
+    """AttnRule.h with the figures of a record in the place of its own."""
+    return re.sub(re.escape(RULE_HEAD) + r"(//  .*\n)*", rule(record), header)
 
 
 def main() -> None:
     Parser(prog="python -m bench.gpu.report", description=__doc__).parse_args()
     for folder, record in records():
         (folder / "tables.md").write_text(document(record))
+        if folder.name == "nvidia-h100":
+            RULE.write_text(with_rule(RULE.read_text(), record))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from bench.reference import require_attn
 from fork.arguments import Parser, at_least, status
 
 # For some processors and sizes ATen's tanh would run.
-os.environ["TORCH_ATTN_CPU_KERNELS"] = "1"
+os.environ["TORCH_ATTN_KERNELS"] = "1"
 SIDE = 64
 # Numbers at a time
 BATCH = 2**20

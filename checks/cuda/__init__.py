@@ -1,1 +1,1 @@
-"""The CUDA kernels without a GPU: their arithmetic in an emulator, their binary, and their machine code."""
+"""The CUDA kernels without a GPU: their arithmetic in an emulator, and their binary."""

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from checks import ROOT
-from checks.cuda.code import cuobjdump, functions, inspected
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.engine.fork import Fork
@@ -33,6 +32,30 @@ def kernels() -> set[str]:
     tiles = ("forward", "backward_rows", "backward_cols")
     names = {f"{kernel}<{t}, {width}>" for kernel in tiles for t in PRODUCT for width in (64, 128)}
     return names | {f"sum_parts<{t}>" for t in PRODUCT}
+
+
+def cuobjdump() -> str | None:
+    """The toolkit's, or the one that Triton brings with a CUDA build of torch."""
+    beside = bases.installed().site / "triton/backends/nvidia/bin/cuobjdump"
+    return shutil.which("cuobjdump") or (str(beside) if beside.is_file() else None)
+
+
+def inspected(file: Path, *options: str) -> str:
+    """cuobjdump's output with readable names."""
+    tool = cuobjdump()
+    if tool is None:
+        sys.exit("cuobjdump is neither on the path nor with Triton: `pip install nvidia-cuda-cuobjdump` has it")
+    said = subprocess.run([tool, *options, file], capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(f"cuobjdump cannot read {file}: {said.stderr.strip()}")
+    names = subprocess.run(["c++filt"], input=said.stdout, capture_output=True, text=True, check=True).stdout
+    return names.replace("at::native::attn_fused::", "").replace("> >", ">>")
+
+
+def functions(file: Path, *options: str) -> dict[str, str]:
+    """The listing of every kernel."""
+    said = inspected(file, "-sass", *options)
+    return dict(re.findall(r"Function : (?:void )?([^\n(]*)[^\n]*\n(.*?)(?=\n\s*Function :|\Z)", said, re.S))
 
 
 @dataclass(frozen=True)
@@ -188,6 +211,26 @@ def test_the_operator_has_cuda_kernels_and_says_that_there_is_no_gpu(binary: Bin
     lines = said.splitlines()
     assert lines[:2] == ["True", "True"]
     assert "cuda" in said or "NVIDIA" in said, said
+
+
+def test_the_device_test_has_cuda_variants(binary: Binary) -> None:
+    """As a machine with a GPU makes them, where PyTorch adds CUDATestBase itself."""
+    said = binary.run(
+        f"""
+        import sys, unittest
+        from torch.testing._internal import common_device_type
+        common_device_type.device_type_test_bases.append(common_device_type.CUDATestBase)
+        sys.path.append({str(ROOT / "test")!r})
+        import test_attn_kernels
+        for test in unittest.defaultTestLoader.loadTestsFromTestCase(test_attn_kernels.TestAttnKernelsCUDA):
+            print(test._testMethodName)
+        """
+    )
+    for name in (
+        "errors_against_composition_64x64x64_cuda_float16",
+        "a_graph_replays_on_new_inputs_n_104_cuda_float16",
+    ):
+        assert f"test_{name}" in said.split()
 
 
 def output(command: list[str | Path], folder: Path) -> str:

@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bench.gpu.report import Result, records, speedup
+from bench.gpu.report import RULE as RULE_FILE
+from bench.gpu.report import Result, records, rule, speedup, with_rule
 from checks import ROOT
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
@@ -28,14 +29,15 @@ RULE: Any = importlib.import_module("test_attn_kernels")
 DTYPES = [torch.float16, torch.bfloat16]  # in the order of attn_tiles' argument
 WIDTHS = [64, 128]
 FORWARD, ROWS, COLS = range(3)
+KINDS = ("forward", "both")
 
 
 class Problem(ctypes.Structure):
     """The struct of the same name in tiles.cpp."""
 
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n", "part", "row_stride", "column_stride")),
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "grad_output", "grad_attn")),
+        *((name, ctypes.c_int64) for name in ("n", "part")),
+        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "grad_output")),
         *((name, ctypes.c_void_p) for name in ("attn", "output", "grad_q", "grad_k", "grad_v")),
         ("seed", ctypes.c_uint),
         ("early", ctypes.c_int),
@@ -81,28 +83,24 @@ class Case:
             return (torch.randn(rows, columns, generator=generator, dtype=torch.float64) * scale).to(dtype)
 
         self.q, self.k = random(n, width, width**-0.25), random(n, width, width**-0.25)
-        self.v, self.grad_output, self.grad_attn = random(n, width), random(n, width), random(n, n)
+        self.v, self.grad_output = random(n, width), random(n, width)
 
     def operands(self) -> dict[str, Tensor]:
         return {"q": self.q, "k": self.k, "v": self.v}
 
-    def exact(self, grad_attn: Tensor | None = None) -> dict[str, Any]:
+    def exact(self) -> dict[str, Any]:
         """Every result in the widest numbers of this machine, as arrays of NumPy."""
+        tensors = (self.q, self.k, self.v, self.grad_output)
+        q, k, v, grad_output = (t.double().numpy().astype(np.longdouble) for t in tensors)
+        return _formulas(q, k, v, grad_output, np.tanh, np.matmul)
 
-        def wide(t: Tensor) -> Any:
-            return t.double().numpy().astype(np.longdouble)
-
-        given = None if grad_attn is None else wide(grad_attn)
-        q, k, v, grad_output = map(wide, (self.q, self.k, self.v, self.grad_output))
-        return _formulas(q, k, v, grad_output, np.tanh, np.matmul, given)
-
-    def plain(self, grad_attn: Tensor | None = None) -> dict[str, Tensor]:
+    def plain(self) -> dict[str, Tensor]:
         """The same by the plain composition in this dtype."""
-        return _formulas(self.q, self.k, self.v, self.grad_output, torch.tanh, torch.matmul, grad_attn)
+        return _formulas(self.q, self.k, self.v, self.grad_output, torch.tanh, torch.matmul)
 
-    def magnitudes(self, grad_attn: Tensor | None = None) -> dict[str, Any]:
+    def magnitudes(self) -> dict[str, Any]:
         """The sum of the absolute products behind every result."""
-        tensors = (self.q, self.k, self.v, self.grad_output, grad_attn)
+        tensors = (self.q, self.k, self.v, self.grad_output)
         names = ("output", "attn", "grad_q", "grad_k", "grad_v")
         return dict(zip(names, RULE.magnitudes(*map(RULE.precise, tensors)), strict=True))
 
@@ -110,12 +108,9 @@ class Case:
         return torch.empty(self.n, self.n if name == "attn" else self.width, dtype=self.dtype)
 
 
-def _formulas(q: Any, k: Any, v: Any, grad_output: Any, tanh: Any, product: Any, grad_attn: Any) -> dict[str, Any]:
+def _formulas(q: Any, k: Any, v: Any, grad_output: Any, tanh: Any, product: Any) -> dict[str, Any]:
     attn = tanh(product(q, k.T))
-    x = product(grad_output, v.T)
-    if grad_attn is not None:
-        x = x + grad_attn
-    x = x * (1 - attn * attn)
+    x = product(grad_output, v.T) * (1 - attn * attn)
     return {
         "attn": attn,
         "output": product(attn, v),
@@ -142,18 +137,11 @@ def forward(tiles: Tiles, case: Case, **options: int) -> dict[str, Tensor]:
     return results
 
 
-def backward(
-    tiles: Tiles, case: Case, attn: Tensor, *, grad_attn: Tensor | None = None, want_v: bool = True, **options: int
-) -> dict[str, Tensor]:
+def backward(tiles: Tiles, case: Case, attn: Tensor, **options: int) -> dict[str, Tensor]:
     inputs = {**case.operands(), "attn": attn, "grad_output": case.grad_output}
-    if grad_attn is not None:
-        inputs["grad_attn"] = grad_attn
-        options |= {"row_stride": grad_attn.stride(0), "column_stride": grad_attn.stride(1)}
-    names = ["grad_q", "grad_k"] + ["grad_v"] * want_v
-    results = {name: case.empty(name) for name in names}
-    rows, cols = {"grad_q": results["grad_q"]}, {n: results[n] for n in names[1:]}
-    tiles(case.dtype, ROWS, case.width, **inputs, **rows, n=case.n, **options)
-    tiles(case.dtype, COLS, case.width, **inputs, **cols, n=case.n, **options)
+    results = {name: case.empty(name) for name in ("grad_q", "grad_k", "grad_v")}
+    for kernel in (ROWS, COLS):
+        tiles(case.dtype, kernel, case.width, **inputs, **results, n=case.n, **options)
     return results
 
 
@@ -169,67 +157,25 @@ def check_all(tiles: Tiles, cases: list[Case], **options: Any) -> None:
     check(cases[0], draws)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_row(tiles: Tiles, dtype: torch.dtype) -> None:
-    """One score has no sum in which errors of tanh cancel: the usual tolerances serve, as in test_attn_kernels.py."""
-    for seed in range(20):
-        case = Case(dtype, 1, 64, seed)
-        results = forward(tiles, case)
-        results |= backward(tiles, case, results["attn"])
-        exact, magnitudes = case.exact(), case.magnitudes()
-        epsilon = torch.finfo(dtype).eps
-        for name, result in results.items():
-            # Where attn is near 1, its rounding is a large part of 1 - attn^2.
-            slope = 1 - exact["attn"] ** 2 if name in ("grad_q", "grad_k") else 1
-            error = abs(RULE.precise(result) - exact[name])
-            assert (error <= epsilon * (4 * magnitudes[name] / slope + 8 * abs(exact[name]))).all(), name
-
-
-@pytest.mark.parametrize("n", [17, 63, 64, 65, 127])
+@pytest.mark.parametrize("n", [8, 56, 64, 72, 120, 136])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_odd_sizes(tiles: Tiles, dtype: torch.dtype, width: int, n: int) -> None:
+def test_sizes_beside_those_of_blocks(tiles: Tiles, dtype: torch.dtype, width: int, n: int) -> None:
     # Few numbers say little about an error: small inputs are drawn several times.
     check_all(tiles, [Case(dtype, n, width, seed) for seed in range(1 + 100 // n)])
 
 
-@pytest.mark.parametrize("n,part", [(256, 0), (328, 0), (320, 192), (130, 128), (192, 64)])
+@pytest.mark.parametrize("n,part", [(256, 0), (328, 0), (320, 192), (136, 128), (192, 64)])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_blocks_away_from_edges_and_parts(tiles: Tiles, dtype: torch.dtype, width: int, n: int, part: int) -> None:
     check_all(tiles, [Case(dtype, n, width)], part=part)
 
 
-@pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded rows", "expanded columns", "one number"])
-@pytest.mark.parametrize("n,width", [(64, 64), (67, 64), (64, 128), (67, 128)])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_grad_attn(tiles: Tiles, dtype: torch.dtype, n: int, width: int, layout: str) -> None:
-    case = Case(dtype, n, width)
-    grad_attn = {
-        "contiguous": case.grad_attn,
-        "transposed": case.grad_attn.T,
-        "expanded rows": case.grad_attn[:1].expand(n, n),
-        "expanded columns": case.grad_attn[:, :1].contiguous().expand(n, n),
-        "one number": case.grad_attn[0, 0].clone().expand(n, n),
-    }[layout]
-    exact, plain, magnitudes = (f(grad_attn) for f in (case.exact, case.plain, case.magnitudes))
-    results = backward(tiles, case, forward(tiles, case)["attn"], grad_attn=grad_attn)
-    check(case, {name: [(x, plain[name], exact[name], magnitudes[name])] for name, x in results.items()})
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_gradient_of_k_alone(tiles: Tiles, dtype: torch.dtype, width: int) -> None:
-    case = Case(dtype, 65, width)
-    attn = forward(tiles, case)["attn"]
-    both, alone = backward(tiles, case, attn), backward(tiles, case, attn, want_v=False)
-    assert torch.equal(both["grad_k"], alone["grad_k"])
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_order_of_threads_and_copies_changes_nothing(tiles: Tiles, dtype: torch.dtype, width: int) -> None:
-    case = Case(dtype, 131, width)
+    case = Case(dtype, 136, width)
     first = forward(tiles, case, seed=0, early=0)
     first |= backward(tiles, case, first["attn"], seed=0, early=0)
     for seed, early in [(1, 0), (2, 1), (3, 1)]:
@@ -242,25 +188,25 @@ def test_the_order_of_threads_and_copies_changes_nothing(tiles: Tiles, dtype: to
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_infinity_stays_in_its_row(tiles: Tiles, dtype: torch.dtype) -> None:
     """The zeros that fill the last tile must not meet an infinity and become NaN."""
-    case = Case(dtype, 37, 64)
+    case = Case(dtype, 40, 64)
     case.q[3, 0] = float("inf")
     results = forward(tiles, case)
-    assert torch.equal(results["attn"][3].abs(), torch.ones(37, dtype=dtype))
+    assert torch.equal(results["attn"][3].abs(), torch.ones(40, dtype=dtype))
     assert torch.isfinite(results["output"]).all()
     case.v[5, 0] = float("inf")
     case.q[3, 0] = 0
     results = backward(tiles, case, forward(tiles, case)["attn"])
     assert torch.isfinite(results["grad_v"]).all()
-    rows = torch.arange(37) != 5
+    rows = torch.arange(40) != 5
     assert torch.isfinite(results["grad_k"][rows]).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_nan_comes_out(tiles: Tiles, dtype: torch.dtype) -> None:
-    case = Case(dtype, 20, 64)
+    case = Case(dtype, 24, 64)
     case.q[7, 2] = float("nan")
     results = forward(tiles, case)
-    nan_rows = torch.zeros(20, dtype=torch.bool)
+    nan_rows = torch.zeros(24, dtype=torch.bool)
     nan_rows[7] = True
     assert torch.equal(results["attn"].isnan().any(1), nan_rows)
     assert torch.equal(results["output"].isnan().any(1), nan_rows)
@@ -279,7 +225,7 @@ def takes(library: ctypes.CDLL) -> Takes:
 
 
 def test_kernels_take_the_sizes_that_they_win(takes: Takes) -> None:
-    """Nowhere slower than 0.97 in calls in a row, and on the device only where calls in a row gain 1.2 times."""
+    """On the device nowhere below 0.97, unless calls in a row gain more than the launches that one operator saves."""
 
     def by_kernels(result: Result) -> bool:
         kinds = [False, True] if result["kind"] == "both" else [result["kind"] == "backward"]
@@ -287,19 +233,27 @@ def test_kernels_take_the_sizes_that_they_win(takes: Takes) -> None:
         return all(takes(getattr(torch, result["dtype"]), *size, backward) for backward in kinds)
 
     results = [result for _, record in records() for result in record["results"]]
+    composed = [run[kind] for _, record in records() for run in record.get("composed_calls", ()) for kind in KINDS]
     assert {True, False} == {by_kernels(result) for result in results}
+    assert max(gain for gain in composed if gain) < 1.4
     for result in results:
         assert by_kernels(result) == result["kernels"], result
         calls, device = result["calls_speedup"], speedup(result)
         if result["kernels"]:
             assert calls is None or calls >= 0.97, result
-            assert device is None or device >= 0.97 or calls >= 1.2, result
+            assert device is None or device >= 0.97 or calls >= 1.4, result
+
+
+def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
+    header = RULE_FILE.read_text()
+    record = next(record for folder, record in records() if folder.name == "nvidia-h100")
+    assert rule(record) in header and with_rule(header, record) == header, "run `python -m bench.gpu.report`"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_limits_of_what_kernels_take(takes: Takes, dtype: torch.dtype) -> None:
     for backward in (False, True):
-        assert [takes(dtype, n, 64, 64, backward) for n in (0, 1, 1023, 1025, 1032)] == [False, True, True, False, True]
+        assert [takes(dtype, n, 64, 64, backward) for n in (0, 1, 8, 60, 1032)] == [False, False, True, False, True]
         assert not any(takes(dtype, 512, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)])
         assert not any(takes(wide, 512, 64, 64, backward) for wide in (torch.float32, torch.float64))
     sizes = (2048, 2056, 8184, 8192)

@@ -10,12 +10,11 @@ using emulator::Guarded;
 
 namespace {
 
-// Contiguous matrices of one run, but for grad_attn; a null one is absent.
+// Contiguous matrices of one run.
 struct Problem {
   int64_t n;
   int64_t part; // rows of the walk in one part; a multiple of 64, or 0 for all
-  int64_t grad_attn_row_stride, grad_attn_column_stride;
-  const void *q, *k, *v, *grad_output, *grad_attn;
+  const void *q, *k, *v, *grad_output;
   void *attn, *output, *grad_q, *grad_k, *grad_v;
   unsigned seed;
   int early; // whether background copies land at once or when waited for
@@ -32,11 +31,10 @@ class Run {
   void forward() {
     auto* attn = allocate<T>(p_.n * p_.n);
     ForwardArgs<T> args{};
-    args.q = operand(p_.q);
-    args.k = operand(p_.k);
-    args.v = operand(p_.v);
+    args.q = copy(p_.q, kWidth);
+    args.k = copy(p_.k, kWidth);
+    args.v = copy(p_.v, kWidth);
     args.attn = attn;
-    args.chunked = p_.n % kChunk == 0;
     args.output = result();
     run(Kernel::forward, args, at::native::attn_fused::forward<T, kWidth>);
     std::memcpy(
@@ -54,56 +52,33 @@ class Run {
   void cols() {
     BackwardArgs<T> args = backward_args();
     args.grad_k = result();
-    if (p_.grad_v) {
-      args.grad_v = result();
-    }
+    args.grad_v = result();
     run(Kernel::backward_cols, args, backward_cols<T, kWidth>);
     take(args.grad_k, p_.grad_k);
-    if (p_.grad_v) {
-      take(args.grad_v, p_.grad_v);
-    }
+    take(args.grad_v, p_.grad_v);
   }
 
  private:
   BackwardArgs<T> backward_args() {
     BackwardArgs<T> args{};
-    args.grad_output = operand(p_.grad_output);
-    args.q = operand(p_.q);
-    args.k = operand(p_.k);
-    args.v = operand(p_.v);
-    args.attn = square(p_.attn, p_.n, 1);
-    args.grad_attn = square(
-        p_.grad_attn, p_.grad_attn_row_stride, p_.grad_attn_column_stride);
+    args.grad_output = copy(p_.grad_output, kWidth);
+    args.q = copy(p_.q, kWidth);
+    args.k = copy(p_.k, kWidth);
+    args.v = copy(p_.v, kWidth);
+    args.attn = copy(p_.attn, p_.n);
     return args;
   }
 
-  const T* operand(const void* data) {
-    const int64_t bytes = p_.n * kWidth * sizeof(T);
-    auto* copy = allocate<T>(p_.n * kWidth);
-    std::memcpy(static_cast<void*>(copy), data, bytes);
-    return copy;
-  }
-
-  Square<T> square(
-      const void* data,
-      int64_t row_stride,
-      int64_t column_stride) {
-    if (!data) {
-      return {};
-    }
-    const int64_t count = (p_.n - 1) * (row_stride + column_stride) + 1;
-    auto* copy = allocate<T>(count);
-    std::memcpy(static_cast<void*>(copy), data, count * sizeof(T));
-    const bool chunked =
-        p_.n % kChunk == 0 && column_stride == 1 && row_stride % kChunk == 0;
-    return {copy, row_stride, column_stride, chunked};
+  const T* copy(const void* data, int64_t columns) {
+    auto* to = allocate<T>(p_.n * columns);
+    std::memcpy(static_cast<void*>(to), data, p_.n * columns * sizeof(T));
+    return to;
   }
 
   Result<T> result() {
     return {
         allocate<T>(p_.n * kWidth),
-        parts_ > 1 ? allocate<float>(parts_ * p_.n * kWidth) : nullptr,
-        kWidth};
+        parts_ > 1 ? allocate<float>(parts_ * p_.n * kWidth) : nullptr};
   }
 
   void take(Result<T> from, void* to) {
@@ -125,8 +100,7 @@ class Run {
         static_cast<unsigned>((p_.n + block - 1) / block),
         static_cast<unsigned>(parts_),
         1};
-    const bool grad_attn = kernel == Kernel::backward_cols && p_.grad_attn;
-    run(grid, shared_bytes(kernel, kWidth, grad_attn), [&] { function(args); });
+    run(grid, shared_bytes(kernel, kWidth), [&] { function(args); });
   }
 
   template <typename Function>
@@ -183,5 +157,6 @@ extern "C" int attn_takes(
     int64_t d,
     int64_t e,
     int backward) {
-  return takes(static_cast<c10::ScalarType>(dtype), n, d, e, backward);
+  return serves(static_cast<c10::ScalarType>(dtype), n, d, e) &&
+      pays(n, d, backward);
 }

@@ -52,7 +52,7 @@ AttnProcessor this_processor() {
 
 bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
   // For tests: 1 forces the kernels for every size, 0 for none.
-  static const auto forced = c10::utils::check_env("TORCH_ATTN_CPU_KERNELS");
+  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
   static const AttnProcessor processor = this_processor();
   if (n == 0 || isComplexType(dtype)) {
     return false;

@@ -9,32 +9,20 @@ namespace at::native::attn_fused {
 
 constexpr int kThreads = 128;
 
-// An N x N matrix. It is chunked if every row is a whole number of aligned
-// chunks of 16 bytes.
-template <typename T>
-struct Square {
-  const T* data = nullptr;
-  int64_t row_stride = 0;
-  int64_t column_stride = 1;
-  bool chunked = false;
-};
-
-// An N x columns result. Kernels write it to `data`, or to `parts` if the walk
+// An N x width result. Kernels write it to `data`, or to `parts` if the walk
 // has several parts.
 template <typename T>
 struct Result {
-  T* data = nullptr;
-  float* parts = nullptr;
-  int columns = 0;
+  T* data;
+  float* parts;
 };
 
-// q, k, v and grad_output are contiguous, aligned to 16 bytes and as wide as
-// the kernel.
+// Every matrix is contiguous and aligned to 16 bytes. attn is N x N, where N is
+// a multiple of kChunk; all others are N x width.
 template <typename T>
 struct ForwardArgs {
   const T *q, *k, *v;
   T* attn;
-  bool chunked;
   Result<T> output;
   int n; // no memory holds an attn of 2^31 rows
   int part; // rows of the walk in one part, a multiple of kWalk
@@ -42,8 +30,7 @@ struct ForwardArgs {
 
 template <typename T>
 struct BackwardArgs {
-  const T *grad_output, *q, *k, *v;
-  Square<T> attn, grad_attn;
+  const T *grad_output, *q, *k, *v, *attn;
   Result<T> grad_q, grad_k, grad_v;
   int n;
   int part;
@@ -59,11 +46,10 @@ constexpr int rows_of(Kernel kernel, int width) {
 
 // Bytes of shared memory: one operand as long as the block and two that are
 // walked over, with two stages each; for backward_cols also attn's tiles.
-constexpr int shared_bytes(Kernel kernel, int width, bool grad_attn) {
+constexpr int shared_bytes(Kernel kernel, int width) {
   const int block = 64 * rows_of(kernel, width);
-  const int squares =
-      kernel == Kernel::backward_cols ? block * (1 + grad_attn) : 0;
-  return 2 * (block * width + 2 * kWalk * (2 * width + squares));
+  const int attn = kernel == Kernel::backward_cols ? block : 0;
+  return 2 * (block * width + 2 * kWalk * (2 * width + attn));
 }
 
 // A kernel for operands of 64 or 128 columns, as the CUDA runtime's functions

@@ -38,56 +38,41 @@ auto ask_once(const Key& key, const Ask& ask) {
 
 // How many blocks of a kernel run on the current device at once.
 inline int64_t concurrent_blocks(const void* kernel, int shared) {
-  const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
-  const auto key = std::make_tuple(c10::cuda::current_device(), kernel, shared);
+  const auto key = std::make_pair(c10::cuda::current_device(), kernel);
   return ask_once(key, [&] {
-    // The limit is the device's and not `shared`, because other threads launch
-    // this kernel with a gradient of attn.
     C10_CUDA_CHECK(cudaFuncSetAttribute(
-        kernel,
-        cudaFuncAttributeMaxDynamicSharedMemorySize,
-        static_cast<int>(device->sharedMemPerBlockOptin)));
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
     int blocks = 0;
     C10_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &blocks, kernel, kThreads, shared));
-    return std::max<int64_t>(blocks, 1) * device->multiProcessorCount;
+    return std::max<int64_t>(blocks, 1) *
+        at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
   });
 }
 
-// Whether the kernels of this width can run on the current device. PTX for an
-// architecture before 8.0 runs on later devices too, but does nothing there.
-inline bool run_here(int width, bool grad_attn) {
-  const cudaDeviceProp* device = at::cuda::getCurrentDeviceProperties();
-  // No other kernel needs more shared memory.
-  const size_t most = shared_bytes(Kernel::backward_cols, width, grad_attn);
-  return device->major >= 8 && most <= device->sharedMemPerBlockOptin &&
-      ask_once(c10::cuda::current_device(), [] {
-           cudaFuncAttributes attributes{};
-           C10_CUDA_CHECK(cudaFuncGetAttributes(
-               &attributes, kernel_of<c10::Half>(Kernel::forward, 64)));
-           return attributes.ptxVersion >= 80;
-         });
+// Whether the kernels can run on the current device. PTX for an architecture
+// before 8.0 runs on later devices too, but does nothing there.
+inline bool run_here() {
+  return ask_once(c10::cuda::current_device(), [] {
+    cudaFuncAttributes attributes{};
+    C10_CUDA_CHECK(cudaFuncGetAttributes(
+        &attributes, kernel_of<c10::Half>(Kernel::forward, 64)));
+    return at::cuda::getCurrentDeviceProperties()->major >= 8 &&
+        attributes.ptxVersion >= 80;
+  });
 }
 
-inline bool is_aligned(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
-}
+// Every device from 8.0 on gives a block 99 KiB of shared memory.
+static_assert(shared_bytes(Kernel::forward, 128) <= 99 << 10);
+static_assert(shared_bytes(Kernel::backward_rows, 128) <= 99 << 10);
+static_assert(shared_bytes(Kernel::backward_cols, 64) <= 99 << 10);
+static_assert(shared_bytes(Kernel::backward_cols, 128) <= 99 << 10);
 
 // A matrix as the kernels read it: copied if it is not contiguous and aligned.
 inline Tensor operand(const Tensor& matrix) {
   const Tensor result = matrix.contiguous();
-  return is_aligned(result) ? result : result.clone();
-}
-
-template <typename T>
-Square<T> square(const Tensor& matrix) {
-  if (!matrix.defined()) {
-    return {};
-  }
-  const bool chunked = matrix.size(0) % kChunk == 0 && matrix.stride(1) == 1 &&
-      matrix.stride(0) % kChunk == 0 && is_aligned(matrix);
-  return {
-      matrix.const_data_ptr<T>(), matrix.stride(0), matrix.stride(1), chunked};
+  const auto address = reinterpret_cast<uintptr_t>(result.const_data_ptr());
+  return address % 16 == 0 ? result : result.clone();
 }
 
 // How many rows of the walk to put into one part, so that the parts fill the
@@ -136,14 +121,10 @@ using Target = std::pair<Result<T>*, Tensor>;
 
 // Runs one kernel and sums the parts of its results.
 template <typename T, typename Args>
-void run(
-    Kernel id,
-    Args& args,
-    bool grad_attn,
-    const std::vector<Target<T>>& targets) {
+void run(Kernel id, Args& args, const std::vector<Target<T>>& targets) {
   const int64_t n = targets[0].second.size(0);
   const int width = static_cast<int>(targets[0].second.size(1));
-  const int shared = shared_bytes(id, width, grad_attn);
+  const int shared = shared_bytes(id, width);
   const int64_t blocks = at::ceil_div<int64_t>(n, 64 * rows_of(id, width));
   const void* kernel = kernel_of<T>(id, width);
   const int64_t part = rows_of_part(
@@ -153,7 +134,7 @@ void run(
   args.part = static_cast<int>(part);
   std::vector<Tensor> memory;
   for (const auto& [result, matrix] : targets) {
-    *result = {matrix.template mutable_data_ptr<T>(), nullptr, width};
+    *result = {matrix.template mutable_data_ptr<T>(), nullptr};
     if (parts > 1) {
       memory.push_back(
           at::empty({parts, n, width}, matrix.options().dtype(kFloat)));
@@ -183,44 +164,29 @@ std::tuple<Tensor, Tensor> run_forward(
   args.k = k.const_data_ptr<T>();
   args.v = v.const_data_ptr<T>();
   args.attn = attn.mutable_data_ptr<T>();
-  args.chunked = square<T>(attn).chunked;
-  run<T>(Kernel::forward, args, false, {{&args.output, output}});
+  run<T>(Kernel::forward, args, {{&args.output, output}});
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
-// grad_output is defined.
+// All three gradients, from grad_output alone.
 template <typename T>
 std::tuple<Tensor, Tensor, Tensor> run_backward(const AttnBackward& x) {
-  const auto [want_q, want_k, want_v] = x.output_mask;
-  const Tensor grad_output = operand(x.grad_output), v = operand(x.v);
-  const Tensor attn = x.attn.contiguous();
-  Tensor grad_q, grad_k, grad_v;
+  const Tensor grad_output = operand(x.grad_output), q = operand(x.q),
+               k = operand(x.k), v = operand(x.v), attn = operand(x.attn);
+  Tensor grad_q = at::empty(q.sizes(), q.options());
+  Tensor grad_k = at::empty(k.sizes(), k.options());
+  Tensor grad_v = at::empty(v.sizes(), v.options());
   BackwardArgs<T> args{};
   args.grad_output = grad_output.const_data_ptr<T>();
+  args.q = q.const_data_ptr<T>();
+  args.k = k.const_data_ptr<T>();
   args.v = v.const_data_ptr<T>();
-  args.attn = square<T>(attn);
-  args.grad_attn = square<T>(x.grad_attn);
-  if (want_q) {
-    const Tensor k = operand(x.k);
-    args.k = k.const_data_ptr<T>();
-    grad_q = at::empty(k.sizes(), k.options());
-    run<T>(Kernel::backward_rows, args, false, {{&args.grad_q, grad_q}});
-  }
-  if (want_k) {
-    const Tensor q = operand(x.q);
-    args.q = q.const_data_ptr<T>();
-    grad_k = at::empty(q.sizes(), q.options());
-    std::vector<Target<T>> targets{{&args.grad_k, grad_k}};
-    if (want_v) {
-      grad_v = at::empty(v.sizes(), v.options());
-      targets.emplace_back(&args.grad_v, grad_v);
-    }
-    run<T>(Kernel::backward_cols, args, x.grad_attn.defined(), targets);
-  } else if (want_v) {
-    AttnBackward rest = x;
-    rest.output_mask = {false, false, true};
-    grad_v = std::get<2>(attn_backward_composed(rest));
-  }
+  args.attn = attn.const_data_ptr<T>();
+  run<T>(Kernel::backward_rows, args, {{&args.grad_q, grad_q}});
+  run<T>(
+      Kernel::backward_cols,
+      args,
+      {{&args.grad_k, grad_k}, {&args.grad_v, grad_v}});
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));
 }

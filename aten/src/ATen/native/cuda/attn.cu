@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/attn.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/env.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -20,6 +21,25 @@
 
 namespace at::native {
 
+#if !defined(USE_ROCM)
+namespace {
+
+bool is_fused(
+    ScalarType dtype,
+    int64_t n,
+    int64_t d,
+    int64_t e,
+    bool backward) {
+  // For tests: 1 forces the kernels for all that they serve, 0 for none.
+  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
+  return attn_fused::serves(dtype, n, d, e) &&
+      (forced ? *forced : attn_fused::pays(n, d, backward)) &&
+      attn_fused::run_here();
+}
+
+} // namespace
+#endif
+
 std::tuple<Tensor, Tensor> attn_cuda(
     const Tensor& q_,
     const Tensor& k_,
@@ -28,9 +48,7 @@ std::tuple<Tensor, Tensor> attn_cuda(
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
 #if !defined(USE_ROCM)
-  const int64_t n = q.size(0), d = q.size(1), e = v.size(1);
-  if (attn_fused::takes(q.scalar_type(), n, d, e, /*backward=*/false) &&
-      attn_fused::run_here(d, /*grad_attn=*/false)) {
+  if (is_fused(q.scalar_type(), q.size(0), q.size(1), v.size(1), false)) {
     return AT_DISPATCH_REDUCED_FLOATING_TYPES(
         q.scalar_type(), "attn_cuda", [&] {
           return attn_fused::run_forward<scalar_t>(q, k, v);
@@ -53,17 +71,15 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
   const AttnBackward x = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
 #if !defined(USE_ROCM)
-  if (x.grad_output.defined() && x.wants_scores_gradient()) {
-    const auto dtype = x.attn.scalar_type();
-    const int64_t n = x.attn.size(0), e = x.v.size(1);
-    const int64_t d = (output_mask[0] ? x.k : x.q).size(1);
-    if (attn_fused::takes(dtype, n, d, e, /*backward=*/true) &&
-        attn_fused::run_here(d, x.grad_attn.defined())) {
-      return AT_DISPATCH_REDUCED_FLOATING_TYPES(
-          dtype, "_attn_backward_cuda", [&] {
-            return attn_fused::run_backward<scalar_t>(x);
-          });
-    }
+  // What else may be wanted was not measured.
+  const bool usual = x.grad_output.defined() && !x.grad_attn.defined() &&
+      output_mask[0] && output_mask[1] && output_mask[2];
+  const auto dtype = x.attn.scalar_type();
+  if (usual && is_fused(dtype, x.q.size(0), x.q.size(1), x.v.size(1), true)) {
+    return AT_DISPATCH_REDUCED_FLOATING_TYPES(
+        dtype, "_attn_backward_cuda", [&] {
+          return attn_fused::run_backward<scalar_t>(x);
+        });
   }
 #endif
   return attn_backward_composed(x);
