@@ -16,7 +16,7 @@ from fork.errors import ForkError
 
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
-KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout")
+KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
 COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
@@ -45,6 +45,12 @@ class Anchor:
 
     places: Mapping[str, tuple[Place, ...]]
     formerly: str | None = None
+
+    @property
+    def whole(self) -> str | None:
+        """Where the stack's file takes the place of PyTorch's, the digest of the text that it replaces."""
+        first = self.places.get("file", (Place("last"),))[0]
+        return first.target if first.relation == "replaces" else None
 
     @classmethod
     def of(cls, rules: Mapping[str, Any]) -> Anchor:
@@ -99,8 +105,8 @@ class Series:
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
     `tip` is what the build of the last state is called where the last commit's name may change, as a branch's does;
-    `checkout` is where that branch is checked out. `needs` tells of a new file which name it uses that older releases
-    lack, and in which file of PyTorch a release has it.
+    `checkout` is where that branch is checked out, and `since` the commit where it began. `needs` tells of a new file
+    which name it uses that older releases lack, and in which file of PyTorch a release has it.
     """
 
     root: Path
@@ -111,6 +117,7 @@ class Series:
     strict: bool = True
     tip: str | None = None
     checkout: Path | None = None
+    since: str | None = None
     needs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
@@ -132,7 +139,7 @@ class Series:
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
         checkout = Path(data["checkout"]) if "checkout" in data else None
         strict, tip, needs = bool(data.get("strict", True)), data.get("tip"), data.get("needs") or {}
-        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, needs)
+        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, data.get("since"), needs)
         series._refuse_doubles(file)
         series = replace(series, prs=tuple(map(series._with_changes, prs)))
         series._refuse_other_than_text()
@@ -180,7 +187,12 @@ class Series:
 
     def written_at(self, path: str) -> Path | None:
         """The file that somebody edits where the stack's is a whole copy of it; a fragment has lines of its own."""
-        return self.checkout / path if self.checkout and path not in self.anchors else None
+        copied = path not in self.anchors or self.replaces(path)
+        return self.checkout / path if self.checkout and copied else None
+
+    def replaces(self, path: str) -> bool:
+        """Whether the stack's file is PyTorch's own with changes, not a new one and not a fragment."""
+        return path in self.anchors and self.anchors[path].whole is not None
 
     def description_file(self, of: PullRequest | Commit) -> Path:
         kind = "PR.md" if any(of.name == pr.name for pr in self.prs) else "COMMIT.md"
@@ -207,6 +219,8 @@ class Series:
         anchor = self.anchors.get(path)
         if anchor is None:
             return "a new file" if path in commit.introduces else "changed"
+        if anchor.whole:
+            return "changed"
         spots = [
             " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
             for container, places in anchor.places.items()

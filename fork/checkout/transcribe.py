@@ -14,10 +14,12 @@ from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS, Anchor
-from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
+from fork.series import NATIVE_FUNCTIONS, Anchor, Place
+from fork.weave.unweave import COMPILED, LISTS, additions, reasons, stands_alone, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
+# What is compiled into the libraries of a wheel.
+REPLACED = re.compile(r"(?:aten/src/ATen|c10|torch/csrc)/(?!.*\btests?/).*\.(?:cpp|h|cu|cuh)$")
 # What the tool keeps in a stack's folder besides the stack.
 KEPT = "build"
 Memory = dict[str, tuple[list[str], dict[str, list[str]]]]
@@ -34,9 +36,17 @@ class Writing:
 
 
 def stack_files(
-    checkout: Checkout, begun: Start, found: Sequence[State], memory: Memory, settings: Mapping[str, str | bool]
+    checkout: Checkout,
+    begun: Start,
+    found: Sequence[State],
+    memory: Memory,
+    settings: Mapping[str, str | bool],
+    whole: bool = False,
 ) -> Writing:
-    """The folder's content for these states; `memory` keeps what was found for the same file before."""
+    """The folder's content for these states; `memory` keeps what was found for the same file before.
+
+    With `whole`, a C++ file that fragments cannot give is taken with all its text, which a stack to keep may not hold.
+    """
     prs = pull_requests(found)
     titles = [name for pr in prs for name in pr.commits]
     writing = Writing(introduces=[[] for _ in found])
@@ -55,8 +65,9 @@ def stack_files(
             writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
             continue
         states = [state.texts.get(path, base) for state in found]
-        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key))
-        if path.endswith((".cpp", ".cu")) and base is not None:
+        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), whole)
+        fragments = path not in writing.anchors or not writing.anchors[path].whole
+        if path.endswith((".cpp", ".cu")) and base is not None and fragments:
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
         _place(writing, path, contents, titles)
     memory.clear()
@@ -88,6 +99,7 @@ def _contents(
     base: str | None,
     states: Sequence[str | None],
     inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
+    whole: bool,
 ) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
@@ -97,6 +109,9 @@ def _contents(
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     result = inverse(path, base, different)
+    if whole and REPLACED.match(path) and (result is None or not all(stands_alone(path, base, t) for t in different)):
+        writing.anchors[path] = Anchor({"file": (Place("replaces", digest(base.encode())),)})
+        return [text if text != base else None for text in states]
     if result is None:
         told = [reason for text in different for reason in reasons(path, base, text)]
         told = told or [(1, "adds what cannot be told apart from its neighbours")]

@@ -73,7 +73,7 @@ def cached(args: argparse.Namespace) -> Path:
         file = home / transcribe.KEPT / "unwoven.json"
         memory = transcribe.remembered(file)
         settings: dict[str, str | bool] = {"operator_tests": OPERATOR_TESTS, "tip": "branch", "checkout": str(path)}
-        _, writing = _read(args, args.checkout, memory, settings)
+        _, writing = _read(args, args.checkout, memory, settings, whole=True)
         home.mkdir(parents=True, exist_ok=True)
         transcribe.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)
@@ -82,7 +82,11 @@ def cached(args: argparse.Namespace) -> Path:
 
 
 def _read(
-    args: argparse.Namespace, tree: Path, memory: transcribe.Memory, settings: dict[str, str | bool]
+    args: argparse.Namespace,
+    tree: Path,
+    memory: transcribe.Memory,
+    settings: dict[str, str | bool],
+    whole: bool = False,
 ) -> tuple[Checkout, transcribe.Writing]:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
@@ -90,9 +94,11 @@ def _read(
     own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
+    if whole:
+        settings["since"] = begun.commit
     if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
-    writing = transcribe.stack_files(checkout, begun, found, memory, settings)
+    writing = transcribe.stack_files(checkout, begun, found, memory, settings, whole)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
         transcribe.refuse(writing.left_out, checkout)

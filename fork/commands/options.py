@@ -6,6 +6,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from fork.arguments import at_least
 from fork.checkout import branch
 from fork.checkout.git import Checkout
 from fork.commands.import_ import cached
@@ -25,6 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--torch", metavar="VERSION", help="a release to build on (default: the installed torch)")
     parser.add_argument("--cuda", choices=("auto", "on", "off"), default="auto", help="compile the CUDA kernels")
+    parser.add_argument(
+        "--many", type=at_least(1), metavar="N", default=40, help="compile up to N of PyTorch's sources (default: 40)"
+    )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
 
 
@@ -62,4 +66,4 @@ def chosen(args: argparse.Namespace) -> Fork:
     # Whatever stack or folder is chosen: a release takes gigabytes.
     shared = checkouts(args.root).parent / "bases"
     base = bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
-    return Fork(series, commit, base, cuda, folder, sanitize)
+    return Fork(series, commit, base, cuda, folder, sanitize, args.many)

@@ -52,18 +52,23 @@ print(json.dumps({
     "suffix": sysconfig.get_config_var("EXT_SUFFIX"),
     "definitions": [f'PYBIND11_{n}="{v}"' for n, v in flags if v],
     "architectures": getattr(torch._C, "_cuda_getArchFlags", str)() or "",
+    "config": torch.__config__.show(),
+    "commit": torch.version.git_version or "",
 }))
 """
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Where Python's headers are and how its extensions end; pybind11's flags and the GPUs of torch's build."""
+    """Where Python's headers are and how its extensions end; and how torch was built: pybind11's flags, the GPUs, the
+    compiler's flags, the commit."""
 
     include: str
     suffix: str
     definitions: list[str]
     architectures: str
+    config: str
+    commit: str
 
 
 @dataclass(frozen=True)

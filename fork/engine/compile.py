@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from fork import process
 from fork.engine import cache, sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
+from fork.engine.replace import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError
 
@@ -31,23 +33,13 @@ OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no m
 QUOTED = re.compile(r" +\d* \| ")
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
 
-# The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
-X86: Mapping[str, tuple[str, ...]] = {
-    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
-    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
-}
-ARM: Mapping[str, tuple[str, ...]] = {
-    "SVE256": ("-march=armv8-a+sve+bf16", "-msve-vector-bits=256", "-DCPU_CAPABILITY_SVE", "-D__ARM_FEATURE_BF16"),
-    "SVE128": ("-march=armv9-a+sve2+bf16", "-msve-vector-bits=128", "-DCPU_CAPABILITY_SVE"),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What is to be compiled: the stack's C++ files and headers by upstream path, generated code, woven headers.
 
     `named` says by which name an error tells a file, where it is not the file that the compiler read. `fragments` are
-    the sources that are compiled without the rest of their file.
+    the sources that are compiled without the rest of their file. `replaced` are PyTorch's own, compiled already.
     """
 
     base: Base
@@ -60,6 +52,12 @@ class Job:
     sanitize: Sequence[str] = ()
     named: Mapping[str, str] = field(default_factory=dict)
     fragments: frozenset[str] = frozenset()
+    replaced: Replaced = Replaced()
+
+    @property
+    def operators(self) -> bool:
+        """Whether the stack adds native functions, for which sources were generated."""
+        return (self.generated / "aten").is_dir()
 
 
 def compile_fork(job: Job) -> dict[str, Path]:
@@ -145,9 +143,10 @@ def _unit(job: Job, name: str, files: Iterable[Path]) -> list[Path]:
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
     cpp = {path: file for path, file in job.sources.items() if path.endswith(".cpp")}
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
-    generated = _generated(job)
-    capabilities = _capabilities(job.base.torch, platform.machine())
+    generated: dict[str, list[Path]] = _generated(job) if job.operators else defaultdict(list)
+    capabilities = toolchain.instruction_sets(job.base.torch, platform.machine())
     glue = _link(job, "glue", HERE / "glue")
+    bindings = [glue / "python_symbols.cpp"] if job.operators else []
     inputs: dict[str, Iterable[object]] = {
         "BASE_TORCH": [_link(job, "torch", job.base.torch)],
         # One OpenMP runtime in the process, the base's, so that all kernels share its threads.
@@ -156,7 +155,13 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
             *((job.base.torch / "lib").glob("libgomp*.so*")),
             *((job.base.site / "torch.libs").glob("libgomp*.so*")),
         ],
-        "FORK_INCLUDES": [job.headers, _operators_only(job), job.generated / "merged", job.generated / "autograd"],
+        "FORK_INCLUDES": [
+            *job.replaced.headers,
+            job.headers,
+            _operators_only(job),
+            job.generated / "merged",
+            job.generated / "autograd",
+        ],
         "FORK_DEFINITIONS": [*_definitions(capabilities), *job.base.probe.definitions],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},
@@ -164,6 +169,9 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_KERNELS": kernels,
         "FORK_GLUE_FOLDER": [glue],
         "FORK_GLUE": [glue / f"{name}_symbols.cpp" for name in _glue(job)],
+        "FORK_OBJECTS": job.replaced.objects,
+        "FORK_PYTHON_OBJECTS": job.replaced.python,
+        "FORK_MODULE": [glue / ("module.cpp" if job.operators else "plain_module.cpp")],
         "FORK_SOURCES": [file for file in cpp.values() if file not in kernels],
         "FORK_GENERATED": [
             *_unit(job, "autograd", generated["autograd"]),
@@ -171,7 +179,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
             *generated["alone"],
         ],
         "FORK_PARALLEL": [glue / "thread_sanitizer.cpp"] if "thread" in job.sanitize else [],
-        "FORK_BINDINGS": _unit(job, "bindings", [*generated["python"], glue / "python_symbols.cpp"]),
+        "FORK_BINDINGS": _unit(job, "bindings", [*generated["python"], *bindings]),
         "PYTHON_INCLUDE": [job.base.probe.include],
         "PYTHON_SUFFIX": [job.base.probe.suffix],
     }
@@ -184,17 +192,10 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     return inputs
 
 
-def _capabilities(torch: Path, machine: str) -> dict[str, tuple[str, ...]]:
-    """The instruction sets of the base's kernels: all of x86-64; of Arm those that its DispatchStub.h names."""
-    stub = (torch / "include/ATen/native/DispatchStub.h").read_text()
-    known = {"x86_64": X86, "aarch64": {name: flags for name, flags in ARM.items() if f"void *{name}" in stub}}
-    return {"DEFAULT": (), **known.get(machine, {})}
-
-
 def _definitions(capabilities: Iterable[str]) -> list[str]:
     """What ATen's headers ask for each of these instruction sets; the names for Arm differ between releases."""
     names = [name for name in capabilities if name != "DEFAULT"]
-    if any(name in ARM for name in names):
+    if any(name in toolchain.ARM for name in names):
         names = ["SVE", "SVE256", "ARM_BF16"]
     return [f"HAVE_{name}_CPU_DEFINITION" for name in names]
 
@@ -233,7 +234,7 @@ def _glue(job: Job) -> list[str]:
     """The groups of symbols, hidden in the base's libraries, that this stack's code may call."""
     ours = "".join(file.read_text() for file in job.sources.values())
     uses = {
-        "autograd": "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
+        "autograd": job.operators and "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
         "functorch": any(path.startswith("aten/src/ATen/functorch/") for path in job.sources),
         "blas": "cpublas" in ours,
     }

@@ -31,6 +31,7 @@ class Fork:
     cuda: str
     build: Path
     sanitize: tuple[str, ...] = ()  # those that it is built with
+    many: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
 
     @property
     def home(self) -> Path:

@@ -18,6 +18,7 @@ from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.fork import Fork, environment
+from fork.engine.replace import replace_sources
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
@@ -46,12 +47,12 @@ class Clock:
         self.last = now
 
 
-def compiled(state: Mapping[str, Path]) -> dict[str, Path]:
-    """The files of a state that go into its libraries: headers, and sources that hold code."""
+def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
+    """The files of a state that are compiled beside PyTorch's: headers, and sources that hold code."""
     return {
         path: file
         for path, file in state.items()
-        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu", ".h"))
+        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu", ".h")) and not series.replaces(path)
         if path.endswith(".h") or has_code(file.read_text())
     }
 
@@ -59,9 +60,9 @@ def compiled(state: Mapping[str, Path]) -> dict[str, Path]:
 def refuse_unbuildable(series: Series, commit: Commit) -> None:
     """Raises where a state has nothing for a wheel, or sources that nothing would register; needs no base."""
     state = series.state(commit)
-    if NATIVE_FUNCTIONS in state:
+    if NATIVE_FUNCTIONS in state or any(map(series.replaces, state)):
         return
-    if source := next((path for path in compiled(state) if not path.endswith(".h")), None):
+    if source := next((path for path in compiled(series, state) if not path.endswith(".h")), None):
         raise ForkError(
             f"{commit.name} has {source} and no native function, and a build compiles what native functions need: "
             "add an entry to native_functions.yaml"
@@ -119,7 +120,8 @@ def _make(fork: Fork, stage: Path) -> None:
     made_of, state = fork.digest(), fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
     fork.base.check(fork.base.resized())
-    if NATIVE_FUNCTIONS in state:
+    changed = [path for path in state if fork.series.replaces(path)]
+    if NATIVE_FUNCTIONS in state or changed:
         toolchain.check_tools(fork.base)
         toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
         if fork.base.cuda or fork.cuda == "on":
@@ -130,7 +132,7 @@ def _make(fork: Fork, stage: Path) -> None:
     woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
     clock.step("weave", f"{len(woven)} files")
 
-    if NATIVE_FUNCTIONS in state:  # else Python changes alone, and the base's libraries stay
+    if NATIVE_FUNCTIONS in state or changed:  # else Python changes alone, and the base's libraries stay
         _make_libraries(fork, stage, state, toolkit, clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)
@@ -148,12 +150,18 @@ def _make(fork: Fork, stage: Path) -> None:
 
 def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> None:
     generated = fork.home / "work/generated"
-    _generate(fork, stage, state, generated)
-    tree.install_headers(stage, generated)
-    tree.install_stubs(stage, generated)
-    clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
+    if NATIVE_FUNCTIONS in state:
+        _generate(fork, stage, state, generated)
+        tree.install_headers(stage, generated)
+        tree.install_stubs(stage, generated)
+        clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
+    else:
+        shutil.rmtree(generated, ignore_errors=True)
 
-    sources = compiled(state)
+    replaced = replace_sources(fork, stage, state)
+    if replaced.told:
+        clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
+    sources = compiled(fork.series, state)
     job = Job(
         base=fork.base,
         sources=sources,
@@ -164,13 +172,15 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
         store=fork.build / "ccache",
         sanitize=fork.sanitize,
         named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
+        replaced=replaced,
         fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
     )
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
     count = sum(not path.endswith(".h") for path in sources)
-    clock.step("compile", f"{count} sources of the stack, and the generated ones{cache.said(job.work)}")
+    generators = ", and the generated ones" if job.operators else ""
+    clock.step("compile", f"{count} sources of the stack{generators}{cache.said(job.work)}")
 
 
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,17 @@ from fork.errors import ForkError
 
 # What CMake takes from the environment: the compilers and their flags. They are for the fork, not for what runs on it.
 VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
+
+
+# The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
+X86: Mapping[str, tuple[str, ...]] = {
+    "AVX2": ("-mavx2", "-mfma", "-mf16c"),
+    "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
+}
+ARM: Mapping[str, tuple[str, ...]] = {
+    "SVE256": ("-march=armv8-a+sve+bf16", "-msve-vector-bits=256", "-DCPU_CAPABILITY_SVE", "-D__ARM_FEATURE_BF16"),
+    "SVE128": ("-march=armv9-a+sve2+bf16", "-msve-vector-bits=128", "-DCPU_CAPABILITY_SVE"),
+}
 
 
 def settings() -> list[str]:
@@ -151,3 +163,10 @@ def which(tool: str) -> str:
     if path is None:
         raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return path
+
+
+def instruction_sets(torch: Path, machine: str) -> dict[str, tuple[str, ...]]:
+    """The instruction sets of the base's kernels: all of x86-64; of Arm those that its DispatchStub.h names."""
+    stub = (torch / "include/ATen/native/DispatchStub.h").read_text()
+    known = {"x86_64": X86, "aarch64": {name: flags for name, flags in ARM.items() if f"void *{name}" in stub}}
+    return {"DEFAULT": (), **known.get(machine, {})}

@@ -20,7 +20,8 @@ def write_woven(
 
     C++ sources are compiled instead, and what a wheel does not ship, such as documentation, is left out.
     """
-    inside = {path: file for path, file in state.items() if _has_room(base, anchors, path)}
+    woven = {path: file for path, file in state.items() if path not in anchors or not anchors[path].whole}
+    inside = {path: file for path, file in woven.items() if _has_room(base, anchors, path)}
     base.check({*filter(None, map(base.wheel_path, inside)), *tree.edited_base(base)})
     headers, wanted = work / "headers", set()
     for path, text in _weave(base, anchors, inside, work / "woven").items():

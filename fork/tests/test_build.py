@@ -414,7 +414,7 @@ def test_kernels_are_compiled_for_the_instruction_sets_of_the_base(
     header = tmp_path / "include/ATen/native/DispatchStub.h"
     header.parent.mkdir(parents=True)
     header.write_text(f"void* get_call_ptr(DeviceType, void *DEFAULT, {stub});")
-    capabilities = compiling._capabilities(tmp_path, machine)
+    capabilities = toolchain.instruction_sets(tmp_path, machine)
     assert list(capabilities) == names
     definitions = compiling._definitions(capabilities)
     assert ("HAVE_SVE_CPU_DEFINITION" in definitions) == ("SVE" in stub and machine == "aarch64")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
+from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.series import Anchor, Place
 from fork.weave import cpp, lines, pieces, python, yamls
@@ -80,6 +81,12 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
 
 def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
+    if anchor.whole:
+        if digest(base.encode()) != anchor.whole:
+            edit.problem("the branch changes lines of it, and the base has another text than where the branch began")
+        edit.replace(0, len(base), fragment)
+        edit.used.add("file")
+        return edit
     weaver = pieces.weave if pieces.MARK.search(fragment) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
     weaver(edit, fragment)
     if not edit.insertions and not edit.problems:

@@ -103,6 +103,16 @@ def strange(base: str, woven: str, source: bool) -> list[tuple[int, str]]:
     ]
 
 
+def stands_alone(base: str, woven: str) -> bool:
+    """Whether what was inserted declares nothing that the base names already, and no directive but includes."""
+    made = changes(base, _macros(base, woven, {})[1])
+    texts = [code_of(gain.text) for gain in made.gains]
+    words = set(re.findall(r"\w+", code_of(base)))
+    directives = any(DIRECTIVE.search(INCLUDE.sub("", gain.text)) for gain in made.gains)
+    declared = {name for text in texts for name, (at, _) in _declared(text).items() if _outside(_heads(text, at))}
+    return not directives and not words.intersection(declared)
+
+
 def kept(base: str, woven: str, source: bool) -> list[Gain]:
     """What was inserted and can be compiled without the rest of the file."""
     found = changes(base, woven).gains
@@ -119,7 +129,7 @@ def has_code(source: str) -> bool:
 def changes(base: str, woven: str) -> Changes:
     """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
-    said = [_without_comments(text).splitlines() for text in (base, woven)]
+    said = [without_comments(text).splitlines() for text in (base, woven)]
     starts = [0]
     for line in old:
         starts.append(starts[-1] + len(line))
@@ -146,7 +156,7 @@ def changes(base: str, woven: str) -> Changes:
     return Changes(found, comments, others)
 
 
-def _without_comments(text: str) -> str:
+def without_comments(text: str) -> str:
     """The text with its comments blanked out, line for line."""
     return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]) if found[0][0] == "/" else found[0], text)
 

@@ -118,6 +118,11 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
     }
 
 
+def stands_alone(path: str, base: str, woven: str) -> bool:
+    """Whether what a branch inserted into a C++ file means the same without the rest, and the rest without it."""
+    return cpp_inverse.stands_alone(base, woven)
+
+
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     """Why `unweave` found nothing: lines of the branch, each with what it does; none where all could be told."""
     if path.endswith(COMPILED):

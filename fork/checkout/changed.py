@@ -1,0 +1,163 @@
+"""What a branch changes in files of PyTorch, for a wheel: their text in the wheel's release, and the files around."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from fork.checkout.git import Checkout
+from fork.errors import ForkError
+from fork.weave.cpp import code_of
+from fork.weave.difference import hunks
+
+# Where PyTorch keeps the sources of the libraries that a wheel has, and what of them no wheel for the CPU holds.
+LIBRARIES = ("aten/src", "c10", "torch/csrc")
+ELSEWHERE = re.compile(r"/(?:cuda|hip|mps|metal|vulkan|xpu|mtia|miopen|cudnn|test|tests|benchmarks?)/")
+RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
+INCLUDE = re.compile(r'^(?P<file>[^:]+):\s*#\s*include\s*[<"](?P<name>[^">]+)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A source to compile: as the release has it (None: a new one) and as it is to be, with lines as in the branch."""
+
+    path: str
+    before: str | None
+    after: str
+
+    def line(self, place: int) -> int:
+        """The line of the branch's file that stands at a line of `after`."""
+        above = self.after.splitlines()[: place - 1]
+        mark = max((n for n, text in enumerate(above) if text.startswith("#line ")), default=None)
+        return place if mark is None else int(above[mark].split()[1]) + place - mark - 2
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files of a checkout that a branch did not change, in the release of the wheel as far as it is known."""
+
+    checkout: Checkout
+    since: str
+    release: str
+    known: bool
+
+    @classmethod
+    def of(cls, path: Path, since: str, version: str, commit: str) -> Tree:
+        """The tree of the wheel's commit, or of its release tag, else of the commit where the branch began."""
+        checkout = Checkout.open(path)
+        for name in (commit, f"v{version.partition('+')[0]}"):
+            try:
+                found = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+            except ForkError:
+                continue
+            return cls(checkout, since, found.strip(), True)
+        return cls(checkout, since, since, False)
+
+    def read(self, path: str) -> str | None:
+        return self.checkout.read_at(self.release, path)
+
+    def text(self, path: str, branch: str | None = None) -> Text:
+        """The source of a path: unchanged, or with what the branch changed in it brought to the release."""
+        before = self.read(path)
+        if branch is None:
+            if before is None:
+                raise ForkError(f"{path} is not in {self.checkout.path} at {self.release[:10]}")
+            return Text(path, before, self._numbered(path, before, before))
+        start = self.checkout.read_at(self.since, path)
+        merged = self._merged(path, branch, start, before)
+        old = None if before is None else self._numbered(path, before, branch)
+        return Text(path, old, self._numbered(path, merged, branch))
+
+    def merged(self, path: str, branch: str) -> str:
+        """The branch's file with what else the release has in it."""
+        return self._merged(path, branch, self.checkout.read_at(self.since, path), self.read(path))
+
+    def _merged(self, path: str, branch: str, start: str | None, release: str | None) -> str:
+        if start == release or release is None or start is None:
+            return branch
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder, name) for name in ("branch", "start", "release")]
+            for file, text in zip(files, (branch, start, release)):
+                file.write_text(text)
+            command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
+            done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            place = next((n for n, line in enumerate(done.stdout.splitlines(), 1) if line.startswith("<<<<<<<")), 1)
+            raise ForkError(
+                f"{path}:{_line(done.stdout, place, branch)} is changed by the branch, and the wheel's release has "
+                "other lines there: rebase the branch onto the release's tag"
+            )
+        return done.stdout
+
+    def _numbered(self, path: str, text: str, branch: str) -> str:
+        """The text with directives that give each line the number that it has in the branch's file."""
+        name = str(self.checkout.path / path)
+        lines = text.splitlines(keepends=True)
+        code = code_of(RAW.sub(lambda raw: re.sub(r"[^\n]", "(", raw[0], count=1), text)).splitlines(keepends=True)
+        marks = {0: 1}
+        for a, b, c, d in hunks(lines, branch.splitlines(keepends=True)):
+            if d - c != b - a:
+                marks[_safe(code, b)] = d + 1 + _safe(code, b) - b
+        return "".join((f'#line {marks[n]} "{name}"\n' if n in marks else "") + line for n, line in enumerate(lines))
+
+    def naming(self, word: str) -> list[str]:
+        """The files of PyTorch's libraries that name something."""
+        found = self._grep("-l", "-w", "-F", "-e", word)
+        return sorted(line for line in found.splitlines() if _compiled(line))
+
+    def includers(self, headers: Iterable[str]) -> list[str]:
+        """The sources that include one of these headers, or a header that does."""
+        seen, todo = set(headers), list(headers)
+        while todo:
+            for path in self._including[todo.pop()]:
+                if path not in seen:
+                    seen.add(path)
+                    todo.append(path)
+        return sorted(path for path in seen if path.endswith(".cpp"))
+
+    @cached_property
+    def _including(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in INCLUDE.finditer(self._grep("-E", "-e", r"^[[:space:]]*#[[:space:]]*include")):
+            name = row["name"]
+            beside = str(PurePosixPath(row["file"]).with_name(PurePosixPath(name).name))
+            for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
+                if _compiled(row["file"]):
+                    found[path].add(row["file"])
+        return found
+
+    def _grep(self, *words: str) -> str:
+        kinds = [f":(glob){folder}/**/*.{kind}" for folder in LIBRARIES for kind in ("cpp", "h", "hpp")]
+        try:
+            found = self.checkout.git("grep", *words, self.release, "--", *kinds)
+        except ForkError:  # It ends so where nothing is found.
+            return ""
+        return re.sub(rf"^{self.release}:", "", found, flags=re.MULTILINE)
+
+
+def _compiled(path: str) -> bool:
+    return not ELSEWHERE.search(path)
+
+
+def _safe(code: list[str], line: int) -> int:
+    """The first line from here on before which a directive can stand: in no macro, and in no list of arguments."""
+    depth = 0
+    for text in code[:line]:
+        depth += text.count("(") - text.count(")")
+    while line < len(code) and (depth or (line and code[line - 1].rstrip().endswith("\\"))):
+        depth += code[line].count("(") - code[line].count(")")
+        line += 1
+    return line
+
+
+def _line(conflicted: str, place: int, branch: str) -> int:
+    """The line of the branch's file where a conflict begins."""
+    lines = conflicted.splitlines()
+    beside = lines[place] if place < len(lines) else ""
+    return next((n for n, line in enumerate(branch.splitlines(), 1) if line == beside), place)

@@ -1,0 +1,111 @@
+"""How the base's libraries hold a symbol, and which of their code reaches it without the dynamic linker's table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork import process
+from fork.engine import toolchain, tree
+from fork.engine.base import Base
+from fork.engine.digest import digest
+from fork.errors import ForkError
+
+PROGRAM = Path(__file__).with_name("references.cpp")
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A function or table of the base that reaches a symbol directly; `file` is told where it is local to that."""
+
+    name: str
+    file: str
+    library: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them."""
+
+    exported: frozenset[str]
+    bound: frozenset[str]
+    hidden: Mapping[str, str]
+    direct: Mapping[str, list[Caller]]
+
+
+class Libraries:
+    """The libraries of a base whose sources a branch can change."""
+
+    def __init__(self, base: Base, work: Path) -> None:
+        names = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
+        self._paths = [path for name in names if (path := base.torch / "lib" / name).is_file()]
+        self._base, self._work = base, work
+        self._known = Held(frozenset(), frozenset(), {}, {})
+        self._asked: set[str] = set()
+        rows = self._ask(["*"])
+        if bare := next((row[1] for row in rows if row[0] == "bare"), None):
+            raise ForkError(
+                f"{bare} lists no hidden symbols of an x86-64 machine, so nothing tells who calls a changed function: "
+                "take PyTorch's own wheel"
+            )
+        self.files: dict[str, int] = defaultdict(int)
+        for row in rows:
+            self.files[row[1]] += row[0] == "file"
+
+    def held(self, names: Iterable[str]) -> Held:
+        """What is known of these names, and of all that were asked for before."""
+        fresh = sorted(set(names) - self._asked)
+        if fresh:
+            self._asked.update(fresh)
+            rows = self._ask(fresh)
+            direct: dict[str, list[Caller]] = defaultdict(list, self._known.direct)
+            for row in rows:
+                if row[0] == "direct":
+                    direct[row[1]].append(Caller(row[3], row[4], row[2]))
+            kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
+            self._known = Held(
+                self._known.exported | kinds["exported"].keys(),
+                self._known.bound | kinds["protected"].keys(),
+                {**self._known.hidden, **kinds["hidden"]},
+                direct,
+            )
+        return self._known
+
+    def has_source(self, path: str) -> bool:
+        """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""
+        return any(self.count(path, ending) for ending in ENDINGS)
+
+    def count(self, path: str, ending: str = "") -> int:
+        return self.files.get(path.rpartition("/")[2] + ending, 0)
+
+    def _ask(self, names: list[str]) -> list[list[str]]:
+        """What the program says of these names; it reads hundreds of megabytes, so its words are kept."""
+        asked = "\n".join(names)
+        kept = self._work / "references" / digest(self._base.record_text.encode(), PROGRAM.read_bytes(), asked.encode())
+        if not kept.is_file():
+            program = self._program()
+            question = kept.with_suffix(".asked")
+            tree.write(question.parent, question.name, asked + "\n")
+            said = process.run(
+                ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', program, *self._paths],
+                "the base's libraries cannot be read",
+                env={"ASKED": str(question)},
+            )
+            question.unlink()
+            tree.write(kept.parent, kept.name, said)
+        return [line.split("\t") for line in kept.read_text().splitlines()]
+
+    def _program(self) -> Path:
+        made = self._work / f"references-{digest(PROGRAM.read_bytes())}"
+        if not made.is_file():
+            made.parent.mkdir(parents=True, exist_ok=True)
+            part = made.with_suffix(".part")
+            process.run([toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o", part], f"{PROGRAM.name} does not compile")
+            part.replace(made)
+        return made
+
+
+KINDS = ("exported", "protected", "hidden")
+ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

@@ -1,0 +1,236 @@
+"""Reads compiled objects (ELF): what they define and need, and which of their functions differ, and why it matters."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+
+from fork.engine.digest import digest
+
+LOCAL, GLOBAL, WEAK, UNIQUE = 0, 1, 2, 10
+FILE_TYPE, SECTION_TYPE, TLS_TYPE = 4, 3, 6
+WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
+PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
+# What a compiler appends to the name of a function that it has split, or made a version of.
+PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
+# Told once for the base, and once for the copy.
+HARMLESS = re.compile(r"torch_warn_once|__ioinit|DW\.ref\.|fork_left_")
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A name that an object defines."""
+
+    name: str
+    binding: int
+    section: int
+    value: int
+    data: bool
+    hidden: bool
+
+
+@dataclass
+class Node:
+    """A section: what it holds, and what that refers to by name, or by place in this object."""
+
+    content: list[bytes] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    sections: set[str] = field(default_factory=set)
+    state: bool = False
+
+    @property
+    def digest(self) -> str:
+        return digest(*sorted(self.content))
+
+
+class Object:
+    """An object of GCC or clang, compiled with a section for each function and variable."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._data = data = file.read_bytes()
+        offset, count, names_at = _header(data)
+        self._sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + n * 64) for n in range(count)]
+        names = self._content(names_at)
+        self._names = [_text(names, section[0]) for section in self._sections]
+        self.symbols: list[Symbol | None] = []
+        self.undefined: set[str] = set()
+        for n, section in enumerate(self._sections):
+            if section[1] == SYMTAB:
+                self._symbols(self._content(n), self._content(section[6]))
+        own = [symbol for symbol in self.symbols if symbol and symbol.name and symbol.section]
+        self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
+        self.names = {plain(symbol.name) for symbol in own}
+        self.where = {symbol.name: self._names[symbol.section] for symbol in own}
+        self.nodes = self._nodes()
+        self.held: dict[str, list[str]] = {}
+        for name in self.defined:
+            self.held.setdefault(self.where[name], []).append(name)
+
+    def _content(self, n: int) -> bytes:
+        kind, offset, size = self._sections[n][1], self._sections[n][4], self._sections[n][5]
+        return b"" if kind == NOBITS else self._data[offset : offset + size]
+
+    def _symbols(self, table: bytes, strings: bytes) -> None:
+        # Of an object with very many sections, a table of its own has their numbers.
+        large = next((self._content(n) for n, section in enumerate(self._sections) if section[1] == NUMBERS), b"")
+        for n, (name_at, info, other, section, value, _) in enumerate(struct.iter_unpack("<IBBHQQ", table)):
+            name, kind = "" if info & 15 == SECTION_TYPE else _text(strings, name_at), info & 15
+            if section == 0xFFFF:
+                section = struct.unpack_from("<I", large, n * 4)[0]
+            if section == 0 and name:
+                self.undefined.add(name)
+            known = section < len(self._sections) and kind != FILE_TYPE
+            name = "" if name.startswith(".L") else name  # a constant's, numbered through the whole file
+            data, hidden = kind in (1, TLS_TYPE), other & 3 in (1, 2)
+            self.symbols.append(Symbol(name, info >> 4, section, value, data, hidden) if known else None)
+
+    def _nodes(self) -> dict[str, Node]:
+        nodes: dict[str, Node] = {}
+        for n, section in enumerate(self._sections):
+            if section[1] in (PROGBITS, NOBITS, ARRAY) and section[2] & 2:
+                node = nodes.setdefault(self._names[n], Node())
+                merged = section[2] & (MERGE | STRINGS)
+                node.content.append(b"" if merged else self._content(n) + struct.pack("<Q", section[5]))
+                fixed = self._names[n].startswith((".data.rel.ro", ".init_array", ".fini_array"))
+                node.state |= bool(section[2] & WRITE and section[5]) and not fixed
+        for n, section in enumerate(self._sections):
+            target = self._names[section[7]] if section[1] == RELA else ""
+            if target in nodes:
+                node = nodes[target]
+                for place, info, addend in struct.iter_unpack("<QQq", self._content(n)):
+                    node.content.append(struct.pack("<QI", place, info & 0xFFFFFFFF) + self._target(node, info, addend))
+        for name in nodes:
+            table = name.replace(".text.unlikely", ".text", 1).replace(".text", ".gcc_except_table", 1)
+            if name.startswith(".text") and table in nodes:
+                nodes[name].sections.add(table)
+        return nodes
+
+    def _target(self, node: Node, info: int, addend: int) -> bytes:
+        """What a relocation refers to, in words that do not depend on where the object has it."""
+        symbol = self.symbols[info >> 32]
+        if symbol is None:
+            return b""
+        if symbol.name:
+            node.names.add(symbol.name)
+            return f"{symbol.name}+{addend}".encode()
+        name, flags = self._names[symbol.section], self._sections[symbol.section][2]
+        if flags & (MERGE | STRINGS):
+            content = self._content(symbol.section)
+            at = symbol.value + addend + (4 if info & 0xFFFFFFFF in (2, 4) else 0)
+            size = self._sections[symbol.section][9]
+            return content[at : content.find(b"\0", at)] if flags & STRINGS else content[at : at + max(size, 1)]
+        node.sections.add(name)
+        return f"{name}+{symbol.value + addend}".encode()
+
+    def reached(self, start: str, leaves: Callable[[str], bool]) -> set[str]:
+        """The sections that the code of a section leads to, and itself; a name that `leaves` leads out of here."""
+        seen, todo = set(), [start]
+        while todo:
+            name = todo.pop()
+            if name in seen or name not in self.nodes:
+                continue
+            seen.add(name)
+            node = self.nodes[name]
+            todo += node.sections
+            todo += [self.where[symbol] for symbol in node.names if symbol in self.where and not leaves(symbol)]
+        return seen
+
+    def state_of(self, sections: Iterable[str]) -> list[str]:
+        """What can be written to among these sections, by name."""
+        return sorted(name for name in sections if self.nodes[name].state and not HARMLESS.search(name))
+
+
+def _header(data: bytes) -> tuple[int, int, int]:
+    offset = struct.unpack_from("<Q", data, 40)[0]
+    count, names = struct.unpack_from("<HH", data, 60)
+    first = struct.unpack_from("<IIQQQQIIQQ", data, offset)
+    # Objects with very many sections keep both numbers in the first one.
+    return offset, count or first[5], names if names != 0xFFFF else first[6]
+
+
+def _text(strings: bytes, at: int) -> str:
+    return strings[at : strings.index(b"\0", at)].decode()
+
+
+def plain(name: str) -> str:
+    """A symbol's name without what the compiler added."""
+    return PARTS.sub("", name)
+
+
+def changed_sections(new: Object, old: Object) -> set[str]:
+    """The sections of the new object that the old one has otherwise, or not at all."""
+    before = {name: node.digest for name, node in old.nodes.items()}
+    return {name for name, node in new.nodes.items() if before.get(name) != node.digest and name != ".eh_frame"}
+
+
+def affected(objects: Mapping[Object, set[str]], leaves: Callable[[str], bool]) -> dict[Object, set[str]]:
+    """The sections of each object whose behaviour differs: changed themselves, or leading to one that does.
+
+    A name that `leaves` is looked up when the process runs, and so leads to whatever is defined first.
+    """
+    users: dict[tuple[Object | None, str], list[tuple[Object, str]]] = {}
+    for one in objects:
+        for name, node in one.nodes.items():
+            for section in node.sections:
+                users.setdefault((one, section), []).append((one, name))
+            for symbol in node.names:
+                if not leaves(symbol):
+                    own = one.where.get(symbol) if symbol not in one.defined else None
+                    users.setdefault((one, own) if own else (None, symbol), []).append((one, name))
+    found = {one: set(sections) for one, sections in objects.items()}
+    todo = [(one, section) for one, sections in objects.items() for section in sections]
+    while todo:
+        one, section = todo.pop()
+        names = one.held.get(section, ())
+        for key in [(one, section), *((None, name) for name in names)]:
+            for user, name in users.get(key, ()):
+                if name not in found[user]:
+                    found[user].add(name)
+                    todo.append((user, name))
+    return found
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL("libstdc++.so.6")
+    library.__cxa_demangle.restype = ctypes.c_void_p
+    return library
+
+
+@cache
+def readable(name: str) -> str:
+    """A symbol's name as C++ writes it."""
+    status = ctypes.c_int()
+    found = _library().__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    if not found:
+        return name
+    text = ctypes.string_at(found).decode()
+    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    return text
+
+
+def called(name: str) -> str:
+    """A function's or variable's qualified name, without its arguments and its templates' ones."""
+    text = re.sub(r"^(?:vtable|typeinfo|typeinfo name|guard variable|VTT) for ", "", readable(plain(name)))
+    text = text.replace("(anonymous namespace)", "{}").replace("operator()", "operator")
+    head = []
+    depth = 0
+    for sign in text:
+        depth -= sign == ">"
+        if sign == "(" and not depth:
+            break
+        if not depth and sign != ">":
+            head.append(sign) if sign != "<" else None
+        depth += sign == "<"
+    return "".join(head).strip().rpartition(" ")[2]
+
+
+def identifier(name: str) -> str:
+    """The last word of that: what the text of a program calls it; of a constructor, the class."""
+    return re.sub(r"\W+", " ", called(name)).split()[-1] if re.search(r"\w", called(name)) else name

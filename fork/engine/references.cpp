@@ -1,0 +1,294 @@
+// Tells of symbols, whose names it reads, how the libraries of the command line
+// hold them, and which of their own code and tables lead to them without the
+// table of the dynamic linker (PLT, GOT), so that no other definition can take
+// their place there.
+//
+// Prints lines of words between tabs:
+//   symbol NAME LIBRARY exported|protected|hidden
+//   direct NAME LIBRARY FUNCTION FILE   FUNCTION is what holds the reference;
+//   FILE its source where it is local to it file NAME LIBRARY a source that it
+//   was made of; told when `*` is among the names bare LIBRARY it lists no
+//   hidden symbols (it is stripped), or is of another machine
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace {
+
+struct Symbol {
+  uint64_t address;
+  uint64_t size;
+  const char* name;
+  const char* file;
+};
+
+struct Wanted {
+  uint64_t address;
+  uint64_t end;
+  const char* name;
+  bool function;
+};
+
+class Library {
+ public:
+  explicit Library(const char* path) : path_(path) {
+    const int file = open(path, O_RDONLY);
+    struct stat about = {};
+    if (file < 0 || fstat(file, &about) != 0) {
+      std::perror(path);
+      std::exit(1);
+    }
+    void* mapped =
+        mmap(nullptr, about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+    close(file);
+    data_ = static_cast<const char*>(mapped);
+    header_ = reinterpret_cast<const Elf64_Ehdr*>(data_);
+    if (mapped == MAP_FAILED || header_->e_ident[EI_CLASS] != ELFCLASS64) {
+      std::fprintf(stderr, "%s is no library of 64 bits\n", path);
+      std::exit(1);
+    }
+    sections_ = reinterpret_cast<const Elf64_Shdr*>(data_ + header_->e_shoff);
+  }
+
+  void tell(const std::unordered_set<std::string>& names) {
+    read(names);
+    std::sort(symbols_.begin(), symbols_.end(), [](auto& one, auto& other) {
+      return one.address < other.address;
+    });
+    std::sort(wanted_.begin(), wanted_.end(), [](auto& one, auto& other) {
+      return one.address < other.address;
+    });
+    for (int n = 0; n < header_->e_shnum; ++n) {
+      const Elf64_Shdr& section = sections_[n];
+      if (section.sh_type == SHT_PROGBITS &&
+          (section.sh_flags & SHF_EXECINSTR) != 0) {
+        scan(section);
+      } else if (section.sh_type == SHT_RELA) {
+        relocations(section);
+      }
+    }
+  }
+
+ private:
+  template <typename T>
+  const T* at(uint64_t offset) const {
+    return reinterpret_cast<const T*>(data_ + offset);
+  }
+
+  void read(const std::unordered_set<std::string>& names) {
+    bool listed = false;
+    for (int n = 0; n < header_->e_shnum; ++n) {
+      const Elf64_Shdr& section = sections_[n];
+      const bool dynamic = section.sh_type == SHT_DYNSYM;
+      if (dynamic || section.sh_type == SHT_SYMTAB) {
+        listed = listed || !dynamic;
+        table(section, dynamic, names);
+      }
+    }
+    if (!listed || header_->e_machine != EM_X86_64) {
+      std::printf("bare\t%s\n", path_);
+    }
+  }
+
+  void table(
+      const Elf64_Shdr& section,
+      bool dynamic,
+      const std::unordered_set<std::string>& names) {
+    const char* strings = at<char>(sections_[section.sh_link].sh_offset);
+    const auto* first = at<Elf64_Sym>(section.sh_offset);
+    const char* file = "";
+    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Sym); ++n) {
+      const Elf64_Sym& symbol = first[n];
+      const char* name = strings + symbol.st_name;
+      const int type = ELF64_ST_TYPE(symbol.st_info);
+      const int binding = ELF64_ST_BIND(symbol.st_info);
+      const int visibility = ELF64_ST_VISIBILITY(symbol.st_other);
+      if (type == STT_FILE) {
+        file = name;
+        if (names.count("*") != 0) {
+          std::printf("file\t%s\t%s\n", name, path_);
+        }
+        continue;
+      }
+      if (symbol.st_shndx == SHN_UNDEF || type == STT_SECTION || !*name) {
+        continue;
+      }
+      if (!dynamic) {
+        // The linker makes local what is hidden, and puts it behind the locals
+        // of all files.
+        const bool own = binding == STB_LOCAL && visibility == STV_DEFAULT;
+        symbols_.push_back(
+            {symbol.st_value, symbol.st_size, name, own ? file : ""});
+      }
+      if (names.count(name) == 0) {
+        continue;
+      }
+      if (dynamic) {
+        exported_.insert(name);
+        const bool bound = visibility == STV_PROTECTED;
+        std::printf(
+            "symbol\t%s\t%s\t%s\n",
+            name,
+            path_,
+            bound ? "protected" : "exported");
+      } else if (exported_.count(name) == 0) {
+        std::printf("symbol\t%s\t%s\thidden\n", name, path_);
+      }
+      if (type != STT_TLS && (!dynamic || symbol.st_size != 0)) {
+        const uint64_t size =
+            type == STT_FUNC ? 1 : std::max<uint64_t>(symbol.st_size, 1);
+        wanted_.push_back(
+            {symbol.st_value,
+             symbol.st_value + size,
+             name,
+             type == STT_FUNC || type == STT_GNU_IFUNC});
+      }
+    }
+  }
+
+  // Four bytes of code that, read as a distance from behind them, lead to a
+  // wanted address, behind the byte of an instruction that takes a distance.
+  void scan(const Elf64_Shdr& section) {
+    if (wanted_.empty()) {
+      return;
+    }
+    uint64_t high = 0;
+    for (const Wanted& one : wanted_) {
+      high = std::max(high, one.end);
+    }
+    const uint64_t low = wanted_.front().address - 4;
+    const auto* code = at<unsigned char>(section.sh_offset);
+    for (uint64_t n = 2; n + 4 <= section.sh_size; ++n) {
+      int32_t distance = 0;
+      std::memcpy(&distance, code + n, 4);
+      const uint64_t target = section.sh_addr + n + 4 + distance;
+      if (target < low || target >= high) {
+        continue;
+      }
+      const uint64_t site = section.sh_addr + n;
+      const bool relative = (code[n - 1] & 0xc7) == 0x05;
+      const bool call = code[n - 1] == 0xe8 || code[n - 1] == 0xe9 ||
+          (code[n - 2] == 0x0f && (code[n - 1] & 0xf0) == 0x80);
+      const int more = relative ? number(code + n) : 0;
+      for (const Wanted& one : holders(target)) {
+        if (one.function ? call || (relative && code[n - 2] == 0x8d)
+                         : relative && more == 0) {
+          direct(one.name, site);
+        }
+      }
+      for (const Wanted& one : holders(target + more)) {
+        if (more != 0 && !one.function) {
+          direct(one.name, site);
+        }
+      }
+    }
+  }
+
+  // How many bytes of a number an instruction has behind its distance, by its
+  // opcode, which stands two bytes before that.
+  static int number(const unsigned char* distance) {
+    switch (distance[-2]) {
+      case 0x6b:
+      case 0x80:
+      case 0x83:
+      case 0xc0:
+      case 0xc1:
+      case 0xc6:
+        return 1;
+      case 0x69:
+      case 0x81:
+      case 0xc7:
+        return distance[-3] == 0x66 ? 2 : 4;
+      case 0xf6: // only `test`, the first of the group, has one
+        return (distance[-1] & 0x38) == 0 ? 1 : 0;
+      case 0xf7:
+        return (distance[-1] & 0x38) != 0 ? 0 : distance[-3] == 0x66 ? 2 : 4;
+      default:
+        return 0;
+    }
+  }
+
+  std::vector<Wanted> holders(uint64_t target) const {
+    std::vector<Wanted> result;
+    auto next = std::upper_bound(
+        wanted_.begin(), wanted_.end(), target, [](uint64_t value, auto& one) {
+          return value < one.address;
+        });
+    while (next != wanted_.begin()) {
+      --next;
+      if (target < next->end) {
+        result.push_back(*next);
+      } else if (result.empty() ? target - next->address > (1 << 20) : true) {
+        break;
+      }
+    }
+    return result;
+  }
+
+  // Tables that the loader fills with addresses of this library, without names.
+  void relocations(const Elf64_Shdr& section) {
+    const auto* first = at<Elf64_Rela>(section.sh_offset);
+    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
+      if (ELF64_R_SYM(first[n].r_info) != 0) {
+        continue;
+      }
+      for (const Wanted& one : holders(first[n].r_addend)) {
+        direct(one.name, first[n].r_offset);
+      }
+    }
+  }
+
+  void direct(const char* name, uint64_t site) {
+    auto next = std::upper_bound(
+        symbols_.begin(), symbols_.end(), site, [](uint64_t value, auto& one) {
+          return value < one.address;
+        });
+    const Symbol* holder = nullptr;
+    for (int steps = 0; next != symbols_.begin() && steps < 64; ++steps) {
+      --next;
+      if (site < next->address + next->size) {
+        holder = &*next;
+        break;
+      }
+    }
+    const char* who = holder ? holder->name : "";
+    const char* file = holder ? holder->file : "";
+    if (told_.insert(std::string(name) + '\t' + who + '\t' + file).second) {
+      std::printf("direct\t%s\t%s\t%s\t%s\n", name, path_, who, file);
+    }
+  }
+
+  const char* path_;
+  const char* data_ = nullptr;
+  const Elf64_Ehdr* header_ = nullptr;
+  const Elf64_Shdr* sections_ = nullptr;
+  std::vector<Symbol> symbols_;
+  std::vector<Wanted> wanted_;
+  std::unordered_set<std::string> exported_;
+  std::set<std::string> told_;
+};
+
+} // namespace
+
+int main(int count, char** words) {
+  std::unordered_set<std::string> names;
+  for (std::string line; std::getline(std::cin, line);) {
+    names.insert(line);
+  }
+  for (int n = 1; n < count; ++n) {
+    Library(words[n]).tell(names);
+  }
+}

@@ -1,0 +1,366 @@
+"""Finds all that has to be compiled so that a branch's change of PyTorch's C++ takes the place of the base's.
+
+The fork's library is looked up before the base's, so a symbol that the base exports is replaced by defining it. What
+the base hides is reached directly: then whoever reaches it is compiled too, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fork.checkout.changed import Text, Tree
+from fork.engine.base import Base
+from fork.engine.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.fork import Fork
+from fork.engine.objects import WEAK, Object, affected, called, changed_sections, identifier, plain
+from fork.engine.toolchain import instruction_sets
+from fork.engine.tree import write
+from fork.engine.whole import Compiler, Failed, Unit
+from fork.errors import ForkError
+from fork.weave.cpp import code_of
+from fork.weave.registrations import NAME, dropped, left
+
+LIMIT = 40
+CHANGED = "changed"
+PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+# What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
+OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
+
+
+@dataclass
+class Source:
+    """A file that is compiled whole: why, its text before and after, and the objects of both."""
+
+    text: Text
+    why: str
+    changed: bool  # by the branch, itself or in a header
+    left: list[tuple[int, str]] = field(default_factory=list)
+    new: list[Object] = field(default_factory=list)
+    old: list[Object | None] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return self.text.path
+
+    @property
+    def words(self) -> set[str]:
+        return set(re.findall(r"\w+", code_of(self.text.after)))
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The objects that go in front, those of the Python bindings apart; a phrase for each source; what takes the place
+    of the base's; and the folder of the headers that the branch changes."""
+
+    objects: Sequence[Path] = ()
+    python: Sequence[Path] = ()
+    told: Sequence[str] = ()
+    symbols: Sequence[str] = ()
+    headers: Sequence[Path] = ()
+
+
+def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Replaced:
+    """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs."""
+    texts = {path: file.read_text() for path, file in state.items() if fork.series.replaces(path)}
+    if not texts:
+        return Replaced()
+    base, work = fork.base, fork.home / "work"
+    assert fork.series.checkout is not None and fork.series.since is not None
+    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit)
+    if not tree.known:
+        print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
+    headers = [path for path in texts if not path.endswith((".cpp", ".cu"))]
+    own = _headers(base, tree, {path: texts[path] for path in headers}, work, stage)
+    libraries = Libraries(base, work)
+    before = [work / "headers", *_generated(work)]
+    behind = [tree.checkout.path / "aten/src", tree.checkout.path]
+    capabilities = instruction_sets(base.torch, platform.machine())
+    fronts = [own, *before] if headers else before, before
+    compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
+    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many)
+    sources = {path: text for path, text in texts.items() if path.endswith(".cpp")}
+    return replace(found.find(sources, headers), headers=[own])
+
+
+def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> Path:
+    """The folder with the headers that the branch changes, as the wheel's release has them with the change."""
+    folder = work / "changed"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for path, text in texts.items():
+        merged = tree.merged(path, text)
+        shipped = base.wheel_path(path) or base.new_path(path)
+        inner = path.removeprefix("aten/src/")
+        write(folder, inner, f'#line 1 "{tree.checkout.path / path}"\n{merged}')
+        if shipped:
+            write(stage, shipped, merged)
+    return folder
+
+
+def _generated(work: Path) -> list[Path]:
+    return [
+        folder
+        for name in ("cmake/operators", "generated/merged", "generated/autograd")
+        if (folder := work / name).is_dir()
+    ]
+
+
+class Replacement:
+    """One run of the search; `headers` are those that the branch changes."""
+
+    def __init__(self, tree: Tree, libraries: Libraries, compiler: Compiler, before: Compiler, limit: int) -> None:
+        self._tree, self._libraries, self._limit = tree, libraries, limit
+        self._compiler, self._before = compiler, before  # with the branch's headers, and with the release's
+        self._sources: dict[str, Source] = {}
+        self._problems: list[str] = []
+
+    def find(self, changed: Mapping[str, str], headers: Iterable[str]) -> Replaced:
+        """`changed` has the branch's text of each source that it changes."""
+        for path, text in changed.items():
+            self._add(self._tree.text(path, text), CHANGED, True)
+        for path in self._tree.includers(headers):
+            if path not in changed and self._libraries.has_source(path):
+                self._add(self._tree.text(path), "includes a changed header", True)
+        self._refuse_many()
+        self._compile()
+        self._refuse()
+        for source in list(self._sources.values()):
+            same = all(old and not changed_sections(new, old) for new, old in zip(source.new, source.old))
+            if source.old and same:
+                del self._sources[source.path]
+        while True:
+            known = set(self._sources)
+            self._compile()
+            self._refuse()
+            self._trace()
+            if set(self._sources) == known and not self._problems:
+                break
+            self._refuse()
+            self._refuse_many()
+        return self._result()
+
+    def _add(self, text: Text, why: str, changed: bool) -> None:
+        if text.path not in self._sources:
+            self._sources[text.path] = Source(text, why, changed)
+
+    def _refuse(self) -> None:
+        if self._problems:
+            head = "what the branch changes would not run, or not everywhere:" if self._problems[1:] else ""
+            raise ForkError("\n  ".join(filter(None, [head, *dict.fromkeys(self._problems)])))
+
+    def _refuse_many(self) -> None:
+        count = len(self._sources)
+        if count > self._limit:
+            raise ForkError(
+                f"{count} sources have to be compiled, about {count * 12 // 60 + 1} minutes of a core's time: "
+                f"`--many {count}` allows it"
+            )
+
+    def _compile(self) -> None:
+        """Brings every source's object, and the one of its text before where something has to be compared."""
+        new: dict[Unit, Source] = {}
+        for source in self._sources.values():
+            if not source.new:
+                text = source.text.after
+                if source.text.before is not None:
+                    text, source.left = left(text, source.text.before)
+                    for _, head in dropped(source.text.before, source.text.after):
+                        self._problems.append(f"{source.path} no longer has `{head}`, which the base has registered")
+                new |= dict.fromkeys(self._compiler.units(source.path, text), source)
+        for unit, made in self._compiler.compile_all(new).items():
+            if isinstance(made, Failed):
+                self._failed(new[unit], made)
+            else:
+                new[unit].new.append(Object(made))
+        self._refuse()
+        held = self._held()
+        old: dict[Unit, Source] = {}
+        for source in self._sources.values():
+            if source.old or not source.changed:
+                continue
+            if source.text.before is None:
+                source.old = [None] * len(source.new)
+            elif self._needs_old(source, held):
+                text = left(source.text.before, source.text.after)[0]
+                old |= dict.fromkeys(self._before.units(source.path, text), source)
+        for unit, made in self._before.compile_all(old).items():
+            old[unit].old.append(None if isinstance(made, Failed) else Object(made))
+
+    def _failed(self, source: Source, failed: Failed) -> None:
+        if source.why == CHANGED:
+            print(f"error    {failed.error}", flush=True)
+            raise ForkError(f"compiling failed: {failed.error}")
+        self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {failed.error}")
+
+    def _objects(self) -> Iterator[tuple[Source, Object]]:
+        for source in self._sources.values():
+            for one in source.new:
+                yield source, one
+
+    def _held(self) -> Held:
+        return self._libraries.held(name for _, one in self._objects() for name in {*one.defined, *one.undefined})
+
+    def _needs_old(self, source: Source, held: Held) -> bool:
+        """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""
+        found = any(self._outside(source, one, name, held) for one in source.new for name in one.defined)
+        return found or bool(source.left) or source.why != CHANGED
+
+    def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
+        """Who in the base reaches a symbol of this source directly from another source."""
+        if one.defined[name].binding == WEAK and source.why == CHANGED and identifier(name) not in source.words:
+            return []  # of a header that the branch does not change
+        return [caller for caller in held.direct.get(name, ()) if not self._covered(caller, [source])]
+
+    def _outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
+        """Those of them in sources that are not compiled."""
+        sources = list(self._sources.values())
+        return [caller for caller in self._foreign(source, one, name, held) if not self._covered(caller, sources)]
+
+    def _covered(self, caller: Caller, sources: Sequence[Source]) -> bool:
+        """Whether the function or table of the base that reaches a symbol is of one of these sources."""
+        name = plain(caller.name)
+        if not caller.file:
+            return any(name in one.names for source in sources for one in source.new)
+        alone = self._libraries.files[caller.file] == 1
+        named = [source for source in sources if _is_of(caller, source.path)]
+        return any(alone or name in one.names for source in named for one in source.new)
+
+    def _trace(self) -> None:
+        """Adds the sources that reach what is changed, and those that hold what a compiled source calls."""
+        held = self._held()
+        differing: dict[Object, set[str]] = {}
+        for source in self._sources.values():
+            for n, one in enumerate(source.new):
+                old = source.old[n] if source.old else one
+                differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
+        hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
+
+        def leaves(name: str) -> bool:
+            return name in held.exported and name not in hidden
+
+        # What both can write to must be the one in front for all.
+        for source, one in self._objects():
+            for name in one.defined:
+                if self._foreign(source, one, name, held) and one.state_of(one.reached(one.where[name], leaves)):
+                    differing[one].add(one.where[name])
+        found = affected(differing, leaves)
+        for source, one in list(self._objects()):
+            for name in one.defined:
+                self._trace_symbol(source, one, name, one.where[name] in found[one], held)
+            self._trace_left(source, one, found[one], leaves)
+            self._trace_start(source, one, held, leaves)
+            for name in one.undefined:
+                if name in held.hidden and name not in held.exported and OWN.match(called(name)):
+                    self._add_holder(source, name)
+
+    def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
+        symbol, reachable = one.defined[name], name in held.exported
+        if differs and reachable and (symbol.hidden or name in held.bound):
+            self._problems.append(self._say(source, name, "is bound to the base's own definition inside its library"))
+        for caller in self._outside(source, one, name, held) if differs else ():
+            self._add_caller(source, name, caller)
+
+    def _trace_left(self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]) -> None:
+        """What the base has registered, and the source does not register again, must lead to nothing that differs."""
+        for name, section in one.where.items():
+            found = NAME.search(name)
+            if not found or int(found[1]) >= len(source.left):
+                continue
+            place, head = source.left[int(found[1])]
+            line = source.text.line(place)
+            state = one.state_of(one.reached(section, leaves))
+            if section in differing or state:
+                why = "the branch changes what it registers" if section in differing else f"it uses {_state(state[0])}"
+                self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {why}")
+
+    def _trace_start(self, source: Source, one: Object, held: Held, leaves: Callable[[str], bool]) -> None:
+        """What is built when the process starts must not be a variable that the base has built already."""
+        started = [name for name in one.nodes if name.startswith(".text.startup")]
+        names = {
+            name for start in started for section in one.reached(start, leaves) for name in one.nodes[section].names
+        }
+        for name in sorted(names & one.defined.keys() & held.exported):
+            if one.defined[name].data and one.nodes[one.where[name]].state:
+                self._problems.append(
+                    self._say(source, name, "is built when the process starts, which the base has done already")
+                )
+
+    def _say(self, source: Source, name: str, what: str) -> str:
+        found = re.search(rf"\b{re.escape(identifier(name))}\b", code_of(source.text.after))
+        line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
+        return f"{source.path}:{line} `{called(name)}` {what}"
+
+    def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
+        """The source of a function of the base that reaches a changed one."""
+        word, inside = identifier(name), caller.library.rpartition("/")[2]
+        for path in self._tree.naming(word):
+            known = self._sources.get(path)
+            if not path.endswith(".cpp") or (known and known.new) or not self._libraries.has_source(path):
+                continue
+            if _is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words(path)):
+                if not known:
+                    self._add(self._tree.text(path), f"calls {word}", False)
+                return
+        if not self._covered(caller, list(self._sources.values())):
+            where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
+            self._problems.append(
+                self._say(
+                    source,
+                    name,
+                    f"is hidden in {inside}, and {where} calls the base's: its source was not found",
+                )
+            )
+
+    def _words(self, path: str) -> set[str]:
+        return set(re.findall(r"\w+", self._tree.read(path) or ""))
+
+    def _add_holder(self, source: Source, name: str) -> None:
+        """The source that defines what a compiled one calls and the base hides."""
+        if any(name in one.defined for _, one in self._objects()):
+            return
+        word = identifier(name)
+        found = [
+            path
+            for path in self._tree.naming(word)
+            if path.endswith(".cpp") and self._libraries.has_source(path)
+            if path not in self._sources or not self._sources[path].new
+            if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;]", code_of(self._tree.read(path) or ""))
+        ]
+        for path in found:
+            text = self._tree.text(path)
+            (made, *_) = self._compiler.compile_all(
+                self._compiler.units(path, left(text.after, text.after)[0])
+            ).values()
+            if not isinstance(made, Failed) and name in Object(made).defined:
+                self._add(text, f"has {word}, which {source.path.rpartition('/')[2]} calls", False)
+                return
+        self._problems.append(
+            f"{source.path} calls `{called(name)}`, which the base hides, and no source that compiles has it"
+        )
+
+    def _result(self) -> Replaced:
+        objects: list[Path] = []
+        python: list[Path] = []
+        told: list[str] = []
+        symbols: list[str] = []
+        for source in self._sources.values():
+            for one in source.new:
+                bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
+                (python if bindings else objects).append(one.file)
+                symbols += one.defined
+            told.append(f"{source.path} ({source.why})")
+        held = self._libraries.held(symbols)
+        return Replaced(objects, python, told, sorted(set(symbols) & held.exported))
+
+
+def _state(section: str) -> str:
+    return f"`{called(section.rpartition('.')[2])}`"
+
+
+def _is_of(caller: Caller, path: str) -> bool:
+    return any(caller.file == path.rpartition("/")[2] + ending for ending in ENDINGS)

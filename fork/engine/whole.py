@@ -1,0 +1,185 @@
+"""Compiles sources of PyTorch whole, as the base was compiled, and keeps every object for the next time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork import process
+from fork.engine import toolchain, tree
+from fork.engine.base import Base
+from fork.engine.digest import digest
+from fork.errors import ForkError
+from fork.weave.cpp_inverse import without_comments
+
+HERE = Path(__file__).parent
+# PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
+DEFINED = (
+    "AT_PER_OPERATOR_HEADERS",
+    "CAFFE2_BUILD_MAIN_LIB",
+    "C10_BUILD_MAIN_LIB",
+    "TORCH_PYTHON_BUILD_MAIN_LIB",
+    "FMT_HEADER_ONLY=1",
+    "HAVE_MALLOC_USABLE_SIZE=1",
+    "HAVE_MMAP=1",
+    "HAVE_POSIX_FALLOCATE=1",
+    "HAVE_SHM_OPEN=1",
+    "HAVE_SHM_UNLINK=1",
+    "ONNX_ML=1",
+    "ONNX_NAMESPACE=onnx_torch",
+    "CPUINFO_SUPPORTED_PLATFORM=1",
+    "MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS",
+    "USE_EXTERNAL_MZCRC",
+    "USE_DISTRIBUTED",
+    "USE_RPC",
+    "USE_TENSORPIPE",
+    "USE_C10D_GLOO",
+    "USE_NUMPY",
+    "_FILE_OFFSET_BITS=64",
+)
+KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run of the compiler: a text, the path that it has in PyTorch, and for a kernel its instruction set."""
+
+    path: str
+    text: str
+    capability: str = ""
+
+    @property
+    def named(self) -> str:
+        return f"{self.path} ({self.capability})" if self.capability else self.path
+
+
+@dataclass(frozen=True)
+class Failed(Exception):
+    """The compiler's first error, its place in front, and what it said in all."""
+
+    unit: Unit
+    error: str
+    said: str
+
+
+class Compiler:
+    """Compiles for one base; `includes` come before its headers, `behind` after them."""
+
+    def __init__(
+        self,
+        base: Base,
+        work: Path,
+        capabilities: Mapping[str, Sequence[str]],
+        includes: Sequence[Path],
+        behind: Sequence[Path],
+    ) -> None:
+        self._work, self._capabilities = work, capabilities
+        self._stable = (str(base.site), str(base.probe.include), "/usr/")
+        standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
+        flags = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
+        said = [word for word in (flags[1] if flags else "").split() if word.startswith(("-D", "-O", "-f"))]
+        self._flags = [
+            f"-std=c++{standard[1][2:] if standard else '17'}",
+            *said,
+            # A section for each function and variable, so that two objects can be compared.
+            *("-fPIC", "-fopenmp", "-ffunction-sections", "-fdata-sections", "-w"),
+            *(f"-D{name}" for name in DEFINED),
+            *(f"-DHAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
+            *(f"-D{definition}" for definition in base.probe.definitions),
+            *(word for folder in includes for word in ("-I", str(folder))),
+            *(f"-isystem{base.torch / folder}" for folder in ("include", "include/torch/csrc/api/include")),
+            f"-isystem{base.probe.include}",
+            f"-isystem{HERE / 'glue/include'}",
+            *(f"-idirafter{folder}" for folder in behind),
+        ]
+        self._command = [*shlex.split(os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "")), str(toolchain.cxx())]
+        version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
+        headers = sorted(str(file) for folder in includes for file in folder.rglob("*.h"))
+        self._about = repr((version, base.record_text, self._flags, headers, toolchain.settings())).encode()
+
+    def units(self, path: str, text: str) -> list[Unit]:
+        """A kernel is compiled once for each instruction set."""
+        if path.startswith(KERNELS):
+            return [Unit(path, text, capability) for capability in self._capabilities]
+        return [Unit(path, text)]
+
+    def compile_all(self, units: Iterable[Unit]) -> dict[Unit, Path | Failed]:
+        """The object of each unit, or why there is none; several are compiled at a time."""
+        units = list(dict.fromkeys(units))
+        found: dict[Unit, Path | Failed] = {}
+        for unit in units:
+            if kept := self._kept(unit):
+                found[unit] = kept
+        todo = [unit for unit in units if unit not in found]
+        begun, done = time.monotonic(), 0
+
+        def run(unit: Unit) -> Path | Failed:
+            nonlocal done
+            try:
+                return self._compile(unit)
+            except Failed as failed:
+                return failed
+            finally:
+                done += 1
+                print(f"         [{done}/{len(todo)} {time.monotonic() - begun:.1f}] {unit.named}", flush=True)
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            found |= zip(todo, pool.map(run, todo))
+        return found
+
+    def _key(self, unit: Unit) -> str:
+        # Neither a comment nor an empty line needs a compiler; the numbers of lines in messages may then be old.
+        lines = (line.rstrip() for line in without_comments(unit.text).splitlines())
+        code = "\n".join(line for line in lines if line and not line.startswith("#line "))
+        return digest(self._about, unit.path.encode(), unit.capability.encode(), code.encode())
+
+    def _kept(self, unit: Unit) -> Path | None:
+        file = self._work / f"{self._key(unit)}.o"
+        known = file.with_suffix(".json")
+        if not file.is_file() or not known.is_file():
+            return None
+        inputs: dict[str, str] = json.loads(known.read_text())
+        same = all(Path(name).is_file() and _digest(name) == made for name, made in inputs.items())
+        return file if same else None
+
+    def _compile(self, unit: Unit) -> Path:
+        key = self._key(unit)
+        folder = self._work / key
+        source, made = folder / unit.path.rpartition("/")[2], self._work / f"{key}.o"
+        tree.write(folder, source.name, unit.text)
+        command = [*self._command, *self._flags]
+        if unit.capability:
+            names = (f"-DCPU_CAPABILITY={unit.capability}", f"-DCPU_CAPABILITY_{unit.capability}")
+            command += ["-O3", *names, *self._capabilities[unit.capability]]
+        part, needs = folder / "part.o", folder / "needs"
+        command += ["-MD", "-MF", str(needs), "-c", str(source), "-o", str(part)]
+        done = process.attempt(command)
+        if done.returncode:
+            raise Failed(unit, _first_error(done), done.stderr)
+        files = needs.read_text().replace("\\\n", " ").partition(":")[2].split()
+        inputs = {name: _digest(name) for name in files if not name.startswith(self._stable) and name != str(source)}
+        tree.write(self._work, f"{key}.json", json.dumps(inputs))
+        part.replace(made)
+        for file in (source, needs):
+            file.unlink()
+        folder.rmdir()
+        return made
+
+
+def _digest(name: str) -> str:
+    return digest(Path(name).read_bytes())
+
+
+def _first_error(done: subprocess.CompletedProcess[str]) -> str:
+    if process.DISK_FULL in done.stderr:
+        raise ForkError("the disk is full: free some space and try again")
+    errors = (line for line in done.stderr.splitlines() if re.search(r"\berror:", line))
+    return next(errors, process.reason(done))

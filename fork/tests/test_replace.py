@@ -1,0 +1,247 @@
+"""A branch's change of a library's C++ takes effect on the library as it was built, or is refused; nothing between.
+
+The base is a small library of the tests' own, made once. A change is planted in a checkout of its sources. What the
+engine puts in front of the base must then print what the whole library prints when it is built with the change.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from fork.checkout.changed import Tree
+from fork.engine.base import Base, Probe
+from fork.engine.callers import Libraries
+from fork.engine.replace import Replacement
+from fork.engine.whole import Compiler
+from fork.errors import ForkError
+from fork.tests.helpers import committed, git, write
+from fork.tests.tiny import NATIVE, UPSTREAM
+
+FOLDER = "aten/src/ATen/native"
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility-inlines-hidden", "-fvisibility=hidden")
+SOURCES = {
+    f"{FOLDER}/Shared.h": """\
+#pragma once
+#define API __attribute__((visibility("default")))
+namespace at::native {
+API int shown(int a);      // exported
+API int counted();         // exported, with a static of its own
+API int seen();            // exported, of another file, calls what is hidden
+API int deep();            // exported, of a third file, which calls what is hidden in the second
+int secret(int a);         // hidden, called by another file
+int deeper(int a);         // hidden, called by a third file, calls `secret`
+int kept();                // hidden, unchanged, calls a local function
+extern int written;        // hidden and written to
+int inlined_in(int a);
+inline int small(int a) { return a + 10; }
+template <typename T> T twice(T a) { return a + a; }
+struct API Shape {
+  virtual ~Shape() = default;
+  virtual int sides() const;
+};
+API int of_shape(const Shape& shape);
+using Function = int (*)(int);
+struct API Registry {
+  Registry(const char* name, Function function);
+};
+API int registered(int a);
+} // namespace at::native
+""",
+    f"{FOLDER}/One.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+namespace {
+int local(int a) { return a * 3; }
+int calls = 0;
+} // namespace
+int written = 1;
+static int unused_state() { return ++calls; }
+int shown(int a) {
+  return local(a) + 1;
+}
+int counted() { static int count = 100; return ++count + unused_state(); }
+int secret(int a) {
+  return local(a) + 2;
+}
+int kept() { return local(5); }
+int Shape::sides() const { return 4; }
+} // namespace at::native
+""",
+    f"{FOLDER}/Two.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+int seen() { return secret(1) + kept() + small(written); }
+int deeper(int a) { return secret(a) * 2; }
+} // namespace at::native
+""",
+    f"{FOLDER}/Three.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+int deep() { return deeper(7) + twice(small(1)); }
+int of_shape(const Shape& shape) { return shape.sides(); }
+} // namespace at::native
+""",
+    f"{FOLDER}/Main.cpp": """\
+#include <ATen/native/Shared.h>
+#include <cstdio>
+namespace at::native {
+static Function kept_function = nullptr;
+Registry::Registry(const char* name, Function function) {
+  if (kept_function) std::puts("twice");
+  kept_function = function;
+}
+int registered(int a) { return kept_function(a); }
+extern "C" API void report() {
+  std::printf("%d %d %d %d %d %d %d\\n", shown(1), seen(), deep(), of_shape(Shape()), registered(2), counted(),
+              counted());
+}
+} // namespace at::native
+""",
+    f"{FOLDER}/Start.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+static int handler(int a) { return a + 1000; }
+static Registry registers("one", handler);
+API int beside(int a) { return a; }
+} // namespace at::native
+""",
+}
+
+
+class Small:
+    """The base, its checkout, and what is put in front of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = committed(folder / "tree", {**UPSTREAM, **SOURCES, NATIVE: UPSTREAM[NATIVE]})
+        site = folder / "site"
+        write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in SOURCES.items()})
+        write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
+        self.library = site / "torch/lib/libtorch_cpu.so"
+        self.built(SOURCES, self.library)
+        for name in ("libc10.so", "libtorch_python.so"):
+            compiled("-shared", site / "torch/lib/empty.cpp", "-o", site / "torch/lib" / name)
+        self.base = Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
+        config = "C++ Version: 201703\nCXX_FLAGS= " + " ".join(FLAGS[1:])
+        self.base.__dict__["probe"] = Probe("/usr/include", ".so", [], "", config, "")
+
+    def built(self, sources: Mapping[str, str], library: Path) -> Path:
+        """The whole library of these sources."""
+        folder = library.with_suffix(".sources")
+        write(folder, sources)
+        files = sorted(folder.rglob("*.cpp"))
+        # As objects of their own, whose order is that of a build.
+        objects = []
+        for file in files:
+            objects.append(file.with_suffix(".o"))
+            compiled(*FLAGS, "-I", folder / "aten/src", "-c", file, "-o", objects[-1])
+        compiled("-shared", *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
+        return library
+
+    def printed(self, front: str = "", library: Path | None = None) -> str:
+        """What a program prints with one library in front of the base, or with another in its place."""
+        program = self.folder / "program"
+        if not program.is_file():
+            write(self.folder, {"program.cpp": 'extern "C" void report();\nint main() { report(); }\n'})
+            compiled(self.folder / "program.cpp", self.library, f"-Wl,-rpath,{self.library.parent}", "-o", program)
+        variables = {"LD_PRELOAD": front, "LD_LIBRARY_PATH": str(library.parent if library else "")}
+        done = subprocess.run([program], env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def change(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> tuple[str, str, list[str]]:
+        """What the base prints with the change in front; what the library prints built with it; what was compiled."""
+        texts = dict(SOURCES)
+        for path, (before, after) in edits.items():
+            assert before in texts[path]
+            texts[path] = texts[path].replace(before, after)
+        write(self.tree, texts)
+        changed = {path: text for path, text in texts.items() if text != SOURCES[path]}
+        headers = [path for path in changed if path.endswith(".h")]
+        tree = Tree.of(self.tree, "main", self.base.version, "0" * 40)
+        own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
+        work = self.folder / "work"
+        compilers = [Compiler(self.base, work, {"DEFAULT": ()}, front, []) for front in ([own] if headers else [], [])]
+        replacement = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], limit)
+        found = replacement.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
+        front = self.folder / "libtorch.so"
+        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
+        return self.printed(str(front)), self.printed(library=whole), list(found.told)
+
+
+def compiled(*words: str | Path) -> None:
+    subprocess.run(["c++", *words], check=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Small:
+    return Small(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture
+def small(made: Small) -> Iterator[Small]:
+    yield made
+    git(made.tree, "checkout", "--quiet", "--force", "main")
+    for file in (made.folder / "own").rglob("*.h"):
+        file.unlink()
+
+
+ONE, TWO, THREE, START = (f"{FOLDER}/{name}.cpp" for name in ("One", "Two", "Three", "Start"))
+SHARED = f"{FOLDER}/Shared.h"
+EFFECTIVE = {
+    # Its file holds `written`, which both would have, so whoever uses that comes along.
+    "exported": ({ONE: ("+ 1;", "+ 7;")}, {ONE, TWO}),
+    "local": ({ONE: ("a * 3", "a * 4")}, {ONE, TWO, THREE}),
+    "hidden": ({ONE: ("+ 2;", "+ 8;")}, {ONE, TWO, THREE}),
+    "hidden, in the middle": ({TWO: ("* 2", "* 5")}, {ONE, TWO, THREE}),
+    "exported, of several files": (
+        {TWO: ("secret(1)", "secret(2)"), THREE: ("deeper(7)", "deeper(8)")},
+        {ONE, TWO, THREE},
+    ),
+    "a hidden variable": ({ONE: ("written = 1", "written = 2")}, {ONE, TWO}),
+    "virtual": ({ONE: ("return 4", "return 5")}, {ONE, TWO}),
+    "static of a function": ({ONE: ("count = 100", "count = 200")}, {ONE, TWO}),
+    "inline": ({SHARED: ("a + 10", "a + 11")}, {ONE, TWO, THREE}),
+    "template": ({SHARED: ("return a + a", "return a + a + 1")}, {ONE, TWO, THREE}),
+    "lines move": ({ONE: ("namespace {\n", "namespace {\n// Moves all.\n\n"), TWO: ("* 2", "* 3")}, {ONE, TWO, THREE}),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTIVE)
+def test_a_change_takes_effect(small: Small, name: str) -> None:
+    edits, expected = EFFECTIVE[name]
+    here, whole, told = small.change(edits)
+    assert here == whole != small.printed()
+    assert {line.partition(" ")[0] for line in told} == expected
+
+
+REFUSED = {
+    "a registration": (
+        {START: ("a + 1000", "a + 2000")},
+        'Start.cpp:4 `static Registry registers("one", handler);` can be registered only once',
+    ),
+    "a registration's own text": (
+        {START: ('"one"', '"two"')},
+        'Start.cpp no longer has `static Registry registers("one", handler);`, which the base has registered',
+    ),
+    "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_change_that_would_not_run_is_refused(small: Small, name: str) -> None:
+    edits, reason = REFUSED[name]
+    with pytest.raises(ForkError) as error:
+        small.change(edits)
+    assert reason in str(error.value)
+
+
+def test_a_registration_stays_with_the_base(small: Small) -> None:
+    """It would print `twice` if the copy registered again."""
+    here, whole, told = small.change({START: ("return a; }", "return a + 1; }")})
+    assert here == whole and [line.partition(" ")[0] for line in told] == [START]

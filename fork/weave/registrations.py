@@ -1,0 +1,116 @@
+"""Registrations of a C++ source that a process can make only once: a copy of the source leaves them to the base."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fork.weave.cpp import _closing, code_of
+from fork.weave.cpp_inverse import _heads, _outside
+
+# What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
+BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)
+FLAG = re.compile(r"^[ \t]*C10_DEFINE_(bool|int|int32|int64|double|string)\s*\(\s*(\w+)", re.MULTILINE)
+CALL = re.compile(r"^[ \t]*(C10_REGISTER_\w+|REGISTER_ALLOCATOR|REGISTER_CONTEXT)\s*\(", re.MULTILINE)
+OBJECT = re.compile(
+    r"^[ \t]*(?:static\s+|const\s+)*"
+    r"(?:[\w:]*Regist\w*(?:<[^;{}()]*>)?\s+\w+\s*(?=[({=])|auto\s+\w+\s*=\s*[\w:]*[rR]egist\w*)",
+    re.MULTILINE,
+)
+NAME = re.compile(r"fork_left_(\d+)")
+
+
+@dataclass(frozen=True)
+class Registration:
+    """Where it begins and ends, the words that it is known by, and what stands in its place."""
+
+    start: int
+    end: int
+    head: str
+    text: str
+
+
+def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
+    """The text without the registrations that the other text has too; the line and the head of each that was left.
+
+    In the place of each stands a function `fork_left_N`, which nobody calls and which leads to what it would register.
+    """
+    there = Counter(found.head for found in _registrations(others))
+    parts: list[str] = []
+    told: list[tuple[int, str]] = []
+    end = 0
+    for found in _registrations(text):
+        if there[found.head] > 0:
+            there[found.head] -= 1
+            old = text[found.start : found.end]
+            new = found.text.replace("fork_left_", f"fork_left_{len(told)}")
+            told.append((text.count("\n", 0, found.start) + 1, found.head))
+            # Every line keeps its number.
+            parts += [text[end : found.start], new, "\n" * (old.count("\n") - new.count("\n"))]
+            end = found.end
+    return "".join([*parts, text[end:]]), told
+
+
+def dropped(before: str, after: str) -> list[tuple[int, str]]:
+    """The registrations that a text no longer has, each with its line in the text before."""
+    there = Counter(found.head for found in _registrations(after))
+    gone = []
+    for found in _registrations(before):
+        there[found.head] -= 1
+        if there[found.head] < 0:
+            gone.append((before.count("\n", 0, found.start) + 1, found.head))
+    return gone
+
+
+def _registrations(text: str) -> Iterator[Registration]:
+    code = code_of(text)
+    found = [*_blocks(text, code), *_flags(text, code), *_statements(text, code)]
+    return iter(sorted(found, key=lambda one: one.start))
+
+
+def _blocks(text: str, code: str) -> Iterator[Registration]:
+    for block in BLOCK.finditer(code):
+        close = _closing(code, block.end(), len(code))
+        body = code[block.end() : close]
+        if close < 0 or ("_IMPL" in block[1] and not re.search(r"\bm\w*\s*\.\s*fallback\s*\(", body)):
+            continue
+        name = re.search(r"(\w+)\s*\)$", block[1])
+        begin = block.start(1)
+        parameter = name[1] if name else "m"
+        instead = (
+            f"[[gnu::used]] static void fork_left_(::torch::Library& {parameter}) {text[block.end() - 1 : close + 1]}"
+        )
+        head = " ".join(text[begin : block.end(1)].split())
+        yield Registration(begin, close + 1, head, instead)
+
+
+def _flags(text: str, code: str) -> Iterator[Registration]:
+    for flag in FLAG.finditer(code):
+        end = _statement(code, flag.end())
+        yield Registration(flag.start(), end, f"C10_DEFINE_{flag[1]}({flag[2]})", f"C10_DECLARE_{flag[1]}({flag[2]});")
+
+
+def _statements(text: str, code: str) -> Iterator[Registration]:
+    for kind in (CALL, OBJECT):
+        for found in kind.finditer(code):
+            end = _statement(code, found.end())
+            # A function has its body behind its arguments.
+            variable = not re.search(
+                r"\)[\w\s]*\{", re.sub(r"\[[^][]*\]\s*\([^()]*\)[^{]*\{", "", code[found.start() : end])
+            )
+            if variable and _outside(_heads(code, found.start())):
+                said = text[found.start() : end]
+                instead = f"[[gnu::used]] static void fork_left_() {{ {said.strip().rstrip(';')}; }}"
+                yield Registration(found.start(), end, " ".join(said.split())[:60], instead)
+
+
+def _statement(code: str, at: int) -> int:
+    """Behind the semicolon that ends a statement, or behind the brackets of a macro that has none."""
+    depth = code.count("(", code.rfind("\n", 0, at) + 1, at) - code.count(")", code.rfind("\n", 0, at) + 1, at)
+    for sign in re.finditer(r"[(){};]|\n\s*\n", code[at:]):
+        depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(sign[0], 0)
+        if depth <= 0 and (sign[0] == ";" or sign[0].isspace()):
+            return at + sign.end() - (len(sign[0]) if sign[0].isspace() else 0)
+    return len(code)
