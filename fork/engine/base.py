@@ -67,8 +67,8 @@ class Probe:
     suffix: str
     definitions: list[str]
     architectures: str
-    config: str
-    commit: str
+    config: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True)

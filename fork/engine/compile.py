@@ -171,6 +171,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_GLUE": [glue / f"{name}_symbols.cpp" for name in _glue(job)],
         "FORK_OBJECTS": job.replaced.objects,
         "FORK_PYTHON_OBJECTS": job.replaced.python,
+        "FORK_LAST": [glue / "quiet_start.cpp"] if job.replaced.objects else [],
         "FORK_MODULE": [glue / ("module.cpp" if job.operators else "plain_module.cpp")],
         "FORK_SOURCES": [file for file in cpp.values() if file not in kernels],
         "FORK_GENERATED": [

@@ -238,6 +238,10 @@ class Replacement:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
                 differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
+                if old and source.why == CHANGED:
+                    # A template of a header that the source uses now: the base's own is made of the same text.
+                    weak = [name for name, symbol in one.defined.items() if symbol.binding == WEAK]
+                    differing[one] -= {one.where[name] for name in weak if name not in old.defined}
         hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
 
         def leaves(name: str) -> bool:
