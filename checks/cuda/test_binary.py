@@ -219,6 +219,7 @@ def test_the_device_test_has_cuda_variants(binary: Binary) -> None:
         f"""
         import sys, unittest
         from torch.testing._internal import common_device_type
+        common_device_type.CUDATestBase.primary_device = "cuda:0"
         common_device_type.device_type_test_bases.append(common_device_type.CUDATestBase)
         sys.path.append({str(ROOT / "test")!r})
         import test_attn_kernels
