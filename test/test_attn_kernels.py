@@ -9,6 +9,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -558,6 +559,57 @@ class TestAttnKernels(TestCase):
         for t in (*tensors, attn):
             self.assertTrue(t is None or torch._C._is_cow_tensor(t))
 
+    @onlyCPU
+    def test_onednn_switched_off_at_first(self, device):
+        """What oneDNN can do is asked once, and whether it may at every call."""
+        script = """
+import os, torch
+os.environ["TORCH_ATTN_KERNELS"] = "1"
+torch.manual_seed(0)
+q = torch.randn(300, 64).bfloat16()
+def sums():
+    output, attn = torch.attn(q, q, q)
+    grads = torch.ops.aten._attn_backward(q, None, q, q, q, attn, (True, True, True))
+    return [float(t.double().sum()) for t in (output, *grads)]
+for allowed in (False, True) if START else (True, False):
+    torch.backends.mkldnn.set_flags(allowed)
+    print(allowed, sums())
+"""
+
+        def lines(start):
+            program = script.replace("START", str(start))
+            run = subprocess.run(
+                [sys.executable, "-c", program],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            return sorted(run.stdout.splitlines())
+
+        self.assertEqual(lines(True), lines(False))
+
+    @onlyCPU
+    def test_onednn_switched_in_another_thread(self, device):
+        """No call fails, and each is as right as with the switch at rest."""
+        inputs = make_inputs(200, 64, 48, torch.bfloat16)
+        allowed = torch._C._get_mkldnn_enabled()
+        done = threading.Event()
+
+        def switch():
+            while not done.is_set():
+                torch._C._set_mkldnn_enabled(False)
+                torch._C._set_mkldnn_enabled(True)
+
+        switching = threading.Thread(target=switch)
+        switching.start()
+        try:
+            for _ in range(40):
+                self.assert_rule([inputs])
+        finally:
+            done.set()
+            switching.join()
+            torch._C._set_mkldnn_enabled(allowed)
+
     @unittest.skipIf(not IS_LINUX, "reads /proc")
     @onlyCPU
     @dtypes(torch.float32, torch.bfloat16)
@@ -586,7 +638,7 @@ print(*run(4096))
         whole = 4096 * 4096 * dtype.itemsize
         self.assertGreater(forward, 0.9 * whole)
         self.assertLess(forward, 1.1 * whole + 2**21)
-        self.assertLess(back, 0.1 * whole + 2**21)
+        self.assertLess(back, 0.25 * whole + 2**21)
 
     @largeTensorTest("6GB")
     def test_more_than_int32_elements(self, device):

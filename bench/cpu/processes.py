@@ -18,7 +18,7 @@ from bench.cpu.routes import jax_works, routes, works
 from bench.reference import Attn
 
 T = TypeVar("T")
-GENERIC = {"TORCH_ATTN_CPU_KERNELS": "0"}
+GENERIC = {"TORCH_ATTN_KERNELS": "0"}
 PLAIN, SWITCH = {"THP_MEM_ALLOC_ENABLE": "0"}, {"THP_MEM_ALLOC_ENABLE": "1"}
 # The environment of each process, and which column of the results each route of it fills. Without its kernels
 # torch.attn runs the functions that commit 1 registers. Composition runs in every process, so that caches and malloc's

@@ -30,7 +30,7 @@ UNMEASURED = "No processor has been measured with the present kernels: `make ben
 HOW = (
     "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
     "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.t())` and `@ v`. Generic is "
-    "the operator of the first commit, composed in place, which `TORCH_ATTN_CPU_KERNELS=0` runs. Rows with huge pages "
+    "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. Rows with huge pages "
     "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
     "operations forward and 4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. "
     f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}."

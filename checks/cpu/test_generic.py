@@ -37,7 +37,7 @@ print(json.dumps([forward, backward]))
 """
 
 
-@pytest.mark.parametrize("kernels", [GENERIC, {"TORCH_ATTN_CPU_KERNELS": "1"}])
+@pytest.mark.parametrize("kernels", [GENERIC, {"TORCH_ATTN_KERNELS": "1"}])
 def test_commit_1_is_what_its_column_measures(kernels: dict[str, str]) -> None:
     variables = environment(built(), Path(sys.executable)) | kernels
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=variables, cwd=ROOT, capture_output=True, text=True)

@@ -31,38 +31,45 @@ int main() {
 }
 """
 Case = tuple[str, str, int, int, int]
+BOTH = (0, 1)
 # Which cases run the kernels: sizes at both sides of every number of the rule, and what each is there for.
 FUSED: list[Case] = [
     # ATen has no fast products of 16 bits without instructions for them.
-    *((p, t, 2000, 2048, True) for p in ("X86", "AVX2") for t in ("bfloat16", "float16")),
-    ("AVX512", "float16", 2000, 2048, True),
-    # float32 and float64 on AMD, forward and backward, in the cache and beyond
-    *(
-        (p, t, n, 256, b)
-        for p in ("AVX2", "AVX512")
-        for t in ("float32", "float64")
-        for n in (2, 300, 2000)
-        for b in (0, 1)
-    ),
-    # A forward without another pass over attn wins further than a backward.
-    *(("AVX512", t, 300, n, b) for t, n, b in (("float32", 1024, 0), ("float32", 512, 1), ("bfloat16", 512, 0))),
-    *(("AVX512", t, 2000, n, b) for t, n, b in (("float64", 512, 0), ("float64", 512, 1), ("bfloat16", 256, 1))),
+    *((p, t, 2000, 2048, b) for p in ("X86", "AVX2") for t in ("bfloat16", "float16") for b in BOTH),
+    *(("AVX512", "float16", 2000, 2048, b) for b in BOTH),
+    # In the cache and beyond; a forward without another pass over attn wins further than a backward
+    *((p, "float32", n, 256, b) for p in ("AVX2", "AVX512") for n in (16, 300, 2000) for b in BOTH),
+    *((p, "float64", n, 128, b) for p in ("AVX2", "AVX512") for n in (8, 300, 2000) for b in BOTH),
+    *(("AVX512", t, n, 512, 0) for t in ("float32", "bfloat16") for n in (32, 2000)),
+    *(("AVX512", t, 2000, w, b) for t, w, b in (("float64", 256, 0), ("bfloat16", 256, 1))),
     # MKL's products and tanh on Intel
-    *(("MKL", "float32", n, 256, b) for n, b in ((2, 0), (64, 0), (1025, 0), (65, 1), (1024, 1))),
+    *(("MKL", "float32", n, 256, b) for n, b in ((16, 0), (64, 0), (1025, 0), (65, 1), (1024, 1))),
     *(("MKL", "float64", n, 128, b) for n, b in ((64, 0), (1025, 0), (300, 1))),
-    *(("MKL", t, n, 512, b) for t in ("bfloat16", "float16") for n in (300, 2000) for b in (0, 1)),
+    *(("MKL", t, n, 512, b) for t in ("bfloat16", "float16") for n in (300, 2000) for b in BOTH),
+    # Few rows and few columns
+    *(("AVX512", t, 1, 16, b) for t in ("float32", "float16") for b in BOTH),
+    *(("AVX512", t, 300, 2, 0) for t in ("float32", "float64", "bfloat16", "float16")),
 ]
 COMPOSED: list[Case] = [
-    *(("X86", t, n, 2, b) for t in ("float32", "float64") for n in (2, 2000) for b in (0, 1)),
-    *(("AVX2", t, n, 257, b) for t in ("float32", "float64") for n in (2, 2000) for b in (0, 1)),
-    *(("AVX512", t, 300, n, b) for t, n, b in (("float32", 1025, 0), ("float32", 513, 1), ("bfloat16", 513, 0))),
-    *(("AVX512", t, 2000, n, b) for t, n, b in (("float64", 513, 0), ("float64", 513, 1), ("bfloat16", 257, 1))),
-    *(("MKL", t, n, 2, False) for t in ("float32", "float64") for n in (65, 1024)),
-    *(("MKL", "float32", n, 257, b) for n, b in ((2, 0), (2000, 0), (300, 1))),
-    *(("MKL", "float64", n, 129, b) for n, b in ((2, 0), (2000, 0), (300, 1))),
-    *(("MKL", t, n, 513, b) for t in ("bfloat16", "float16") for n in (2, 2000) for b in (0, 1)),
+    *(("X86", t, n, 2, b) for t in ("float32", "float64") for n in (2, 2000) for b in BOTH),
+    *((p, "float32", 2000, 257 * f, b) for p, f, b in (("AVX2", 1, 0), ("AVX2", 1, 1), ("AVX512", 2, 0))),
+    *((p, "float64", 2000, 129 * f, b) for p, f, b in (("AVX2", 1, 0), ("AVX2", 1, 1), ("AVX512", 2, 0))),
+    *(("AVX512", t, 300, w, b) for t, w, b in (("float32", 257, 1), ("bfloat16", 513, 0), ("bfloat16", 257, 1))),
+    *(("MKL", t, n, 2, 0) for t in ("float32", "float64") for n in (65, 1024)),
+    *(("MKL", "float32", n, 257, b) for n, b in ((64, 0), (2000, 0), (300, 1))),
+    *(("MKL", "float64", n, 129, b) for n, b in ((64, 0), (2000, 0), (300, 1))),
+    *(("MKL", t, 2000, 513, b) for t in ("bfloat16", "float16") for b in BOTH),
+    # Few rows, of which wide copies cost more than products, and few columns
+    *(
+        (p, t, n, 16 * n + 1, b)
+        for p in ("X86", "AVX2", "AVX512", "MKL")
+        for t in ("bfloat16", "float16")
+        for n in (1, 8)
+        for b in BOTH
+    ),
+    *(("AVX512", t, 300, 15, 1) for t in ("float32", "float64", "bfloat16", "float16")),
     # A processor that nobody has measured
-    *(("ARM", t, 2, 2, b) for t in ("float32", "float64", "bfloat16", "float16") for b in (0, 1)),
+    *(("ARM", t, 300, 32, b) for t in ("float32", "float64", "bfloat16", "float16") for b in BOTH),
 ]
 
 

@@ -20,6 +20,7 @@ static char* arena;
 static Block* blocks; // By the number of the block's first page
 static size_t next_page;
 static size_t live, peak, count, fail_in;
+static uint64_t fill = ~(uint64_t)0;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void reserve(void) {
@@ -62,7 +63,9 @@ int posix_memalign(void** to, size_t alignment, size_t size) {
   peak = live > peak ? live : peak;
   count++;
   pthread_mutex_unlock(&lock);
-  memset(begin, 0xff, pages * PAGE);
+  for (uint64_t* word = (uint64_t*)begin; (char*)word < begin + pages * PAGE; word++) {
+    *word = fill;
+  }
   *to = alignment > PAGE ? begin : begin + pages * PAGE - room;
   return 0;
 }
@@ -88,6 +91,11 @@ void free(void* block) {
     next = (void (*)(void*))dlsym(RTLD_NEXT, "free");
   }
   next(block);
+}
+
+// What new memory is filled with: eight bytes, again and again.
+void guard_fill(uint64_t word) {
+  fill = word;
 }
 
 // The n-th allocation from now fails; 0: none does.

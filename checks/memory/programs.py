@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -36,7 +36,9 @@ def inputs(n: int, d: int, e: int, dtype: torch.dtype) -> list[Tensor]:
     return [torch.randn(size, generator=generator).mul_(0.3).to(dtype) for size in sizes]
 
 
-def backward(tensors: list[Tensor], attn: Tensor, mask: tuple[bool, ...] = (True, True, True)) -> tuple[Tensor, ...]:
+def backward(
+    tensors: Sequence[Tensor | None], attn: Tensor, mask: tuple[bool, ...] = (True, True, True)
+) -> tuple[Tensor, ...]:
     q, k, v, grad_output, grad_attn = tensors
     return tuple(torch.ops.aten._attn_backward(grad_output, grad_attn, q, k, v, attn, mask))
 
@@ -95,23 +97,54 @@ def _until_none_fails(guard: ctypes.CDLL, run: Callable[[], object]) -> Iterator
         yield nth
 
 
+THREADS = (1, 2, 3, 8, 16, 64)
+
+
 def peaks(guard: ctypes.CDLL) -> None:
-    """Bytes beside the inputs at the peak of a call, in units of attn: at most 1.1 forward and 0.25 backward."""
-    n = 4096
-    for dtype in DTYPES[:4]:
-        tensors = inputs(n, 64, 64, dtype)
+    """Bytes beside inputs and results at the peak of a call: at most those of attn, 4 MiB, or two threads'."""
+    for dtype, (n, d, e) in itertools.product(
+        DTYPES[:4], ((300, 64, 64), (1024, 64, 64), (1500, 16, 100), (4096, 64, 64))
+    ):
+        tensors = inputs(n, d, e, dtype)
         whole = n * n * dtype.itemsize
-        shares = []
+        shares, most = [], max(whole, 4 << 20)
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            attn = torch.attn(*tensors[:3])[1]
+            for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
+                call()
+                before = guard.guard_live()
+                guard.guard_peak()
+                results = call()
+                extra = guard.guard_peak() - before - sum(t.nbytes for t in results)
+                shares.append(extra / whole)
+                most = max(most, extra if threads <= 2 else 0)
+                if extra > most:
+                    raise SystemExit(
+                        f"{dtype}, N = {n}, {threads} threads: {extra} bytes, {extra / whole:.2f} of attn's"
+                    )
+        forward, back = (" ".join(f"{share:.2f}" for share in shares[i::2]) for i in (0, 1))
+        print(f"{dtype}, {n} x {d} x {e}, threads {THREADS}: forward {forward}, backward {back} times attn")
+
+
+def unwritten(guard: ctypes.CDLL) -> None:
+    """New memory holds signalling NaN, with which no arithmetic is done: the processor would note that."""
+    libm = ctypes.CDLL("libm.so.6")
+    invalid = 1  # FE_INVALID of x86
+    torch.set_num_threads(1)
+    for dtype, size, given in itertools.product(DTYPES[:4], SIZES, ((3, 4), (3,), (4,))):
+        guard.guard_fill(0)
+        tensors = [t if i < 3 or i in given else None for i, t in enumerate(inputs(*size, dtype))]
+        # It signals as a bfloat16 and as a float32, which the sums of 16 bits are, or else as a float64.
+        guard.guard_fill(0x7FF47FF47FF47FF4 if dtype == torch.float64 else 0x7FBF7FBF7FBF7FBF)
+        libm.feclearexcept(invalid)
         attn = torch.attn(*tensors[:3])[1]
-        for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
-            call()
-            before = guard.guard_live()
-            guard.guard_peak()
-            call()
-            shares.append((guard.guard_peak() - before) / whole)
-        print(f"{dtype}: forward {shares[0]:.2f} N^2, backward {shares[1]:.2f} N^2")
-        if shares[0] > 1.1 or shares[1] > 0.25:
-            raise SystemExit("more memory than 1.1 N^2 forward or 0.25 N^2 backward")
+        for mask in ((), *MASKS):
+            if mask:
+                backward(tensors, attn, mask)
+            if libm.fetestexcept(invalid):
+                raise SystemExit(f"read before it was written: {dtype}, size {size}, gradients {given}, mask {mask}")
+    guard.guard_fill(0xFFFFFFFFFFFFFFFF)
 
 
 def resident() -> int:
@@ -177,7 +210,7 @@ def sizes() -> None:
 
 def main() -> None:
     parser = Parser(prog="python -m checks.memory.programs", description=__doc__)
-    parser.add_argument("name", choices=("ends", "beyond", "failures", "peaks", "calls", "sizes"))
+    parser.add_argument("name", choices=("ends", "beyond", "failures", "peaks", "unwritten", "calls", "sizes"))
     parser.add_argument("many", nargs="?", type=at_least(1), default=1000, help="calls of each path")
     options = parser.parse_args()
     name = options.name
@@ -193,7 +226,8 @@ def main() -> None:
         for function in (guard.guard_live, guard.guard_peak, guard.guard_pending):
             function.restype = ctypes.c_size_t
         guard.guard_fail.argtypes = [ctypes.c_size_t]
-        {"failures": failures, "peaks": peaks}[name](guard)
+        guard.guard_fill.argtypes = [ctypes.c_uint64]
+        {"failures": failures, "peaks": peaks, "unwritten": unwritten}[name](guard)
 
 
 if __name__ == "__main__":

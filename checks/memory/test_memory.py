@@ -56,6 +56,14 @@ def test_peaks(variables: dict[str, str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="asks for a flag of x86")
+@pytest.mark.parametrize("capability", ["default", "avx2", "native"])
+def test_nothing_is_read_before_it_is_written(variables: dict[str, str], capability: str) -> None:
+    chosen = {} if capability == "native" else {"ATEN_CPU_CAPABILITY": capability}
+    done = run(variables | chosen | {"TORCH_ATTN_KERNELS": "1"}, "unwritten")
+    assert done.returncode == 0, done.stderr
+
+
 def test_memory_is_flat_over_many_calls(variables: dict[str, str]) -> None:
     plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
     done = run(plain, "calls", "100000")

@@ -19,10 +19,6 @@
 #include <ATen/ops/attn_native.h>
 #endif
 
-#ifdef __linux__
-#include <sys/mman.h>
-#endif
-
 #include <tuple>
 
 namespace at::native {
@@ -61,20 +57,6 @@ bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
                 : attn_is_fused(processor, dtype, n, columns, backward);
 }
 
-// attn is written and read in tiles, and each row of a tile is in a page of its
-// own. With pages of 4 KiB, page faults cost as much time as the arithmetic.
-void advise_huge_pages(const Tensor& t) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-  constexpr uintptr_t page = 2 << 20;
-  const auto data = reinterpret_cast<uintptr_t>(t.const_data_ptr());
-  const uintptr_t begin = (data + page - 1) / page * page;
-  const uintptr_t end = (data + t.nbytes()) / page * page;
-  if (begin < end) {
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  }
-#endif
-}
-
 int64_t columns_of(const Tensor& t) {
   return t.defined() ? t.size(1) : 0;
 }
@@ -100,7 +82,6 @@ std::tuple<Tensor, Tensor> attn_cpu(
   }
   Tensor attn = at::detail::empty_cpu({n, n}, q.options());
   Tensor output = at::detail::empty_cpu({n, v.size(1)}, q.options());
-  advise_huge_pages(attn);
   attn_stub(kCPU, output, attn, q.contiguous(), k.contiguous(), v.contiguous());
   return std::make_tuple(std::move(output), std::move(attn));
 }
@@ -115,10 +96,12 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     std::array<bool, 3> output_mask) {
   AttnBackward x = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
+  const bool wants_scores = x.wants_scores_gradient();
   const bool wants_v = output_mask[2] && x.grad_output.defined();
   const int64_t columns =
-      columns_of(x.q.defined() ? x.q : x.k) + columns_of(x.grad_output);
-  if (!(x.wants_scores_gradient() || wants_v) ||
+      (wants_scores ? columns_of(x.q.defined() ? x.q : x.k) : 0) +
+      columns_of(x.grad_output);
+  if (!(wants_scores || wants_v) ||
       !is_fused(x.attn.scalar_type(), x.attn.size(0), columns, true)) {
     return attn_backward_composed(x);
   }
@@ -129,8 +112,8 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     return wanted ? at::detail::empty_cpu(t.sizes(), t.options()) : Tensor();
   };
   const AttnGradients grads{
-      like(x.k, output_mask[0] && x.wants_scores_gradient()),
-      like(x.q, output_mask[1] && x.wants_scores_gradient()),
+      like(x.k, output_mask[0] && wants_scores),
+      like(x.q, output_mask[1] && wants_scores),
       like(x.grad_output, wants_v)};
   attn_backward_stub(kCPU, grads, x);
   return std::make_tuple(grads.grad_q, grads.grad_k, grads.grad_v);

@@ -5,13 +5,9 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
-#include <ATen/ceil_div.h>
 #include <ATen/native/cpu/AttnKernel.h>
 #include <ATen/native/cpu/AttnLayout.h>
-#include <c10/util/irange.h>
-
-#include <algorithm>
-#include <array>
+#include <c10/core/CPUAllocator.h>
 
 namespace at::native {
 
@@ -19,26 +15,29 @@ namespace {
 
 using namespace attn_tile;
 
-// A tile of sums stays in the L1 cache, a block of attn in the L2 cache.
-constexpr int64_t kTileRows = 32;
+// A tile of attn stays in the L1 cache, a block in the L2 cache.
+constexpr int64_t kTileRows = 32, kColumns = 256;
 constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
+
+// Columns of attn for which the backward goes through all rows: those of a row
+// share a page, which the processor then looks up once.
+constexpr int64_t kPanelColumns = 1024;
 
 // Less work than this (FLOP), or fewer numbers to copy, is not worth another
 // thread.
 constexpr double kThreadWork = 2e6;
-constexpr int64_t kCopied = 1 << 15;
+constexpr int64_t kThreadCopies = 1 << 15;
 
 // What tanh and 1 - attn^2 cost for each number of attn, as a number of columns
 // added to D + E.
 constexpr int64_t kTanhColumns = 16, kSlopeColumns = 4;
 
-// Numbers of one array of sums that the L2 cache holds beside others.
-constexpr int64_t kCachedSums = 1 << 18;
-
-// Rows and columns of attn from (i, j).
-struct Block {
-  int64_t i, j, rows, columns;
-};
+// Scratch takes at most as many bytes as attn, or 4 MiB, or what two threads
+// need.
+template <typename scalar_t>
+int64_t most_scratch(int64_t n) {
+  return std::max<int64_t>(n * n * sizeof(scalar_t), 4 << 20);
+}
 
 int64_t threads_for(double flop) {
   return std::min<int64_t>(at::get_num_threads(), flop / kThreadWork + 1);
@@ -48,14 +47,50 @@ int64_t columns_of(const Tensor& t) {
   return t.defined() ? t.size(1) : 0;
 }
 
-// attn (n) <- tanh(scores), left <- attn. Writes whole vectors of left.
-template <typename scalar_t, typename E>
-void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
-  using Vec = Vectorized<SumOf<E>>;
+// How far apart the rows of a block lie. A power of two would make them share a
+// few sets of the cache.
+template <typename scalar_t>
+int64_t stride_of(int64_t columns) {
+  return padded<scalar_t>(std::min(columns, kColumns)) + 16;
+}
+
+// The same numbers in another type
+template <typename To, typename From, int n>
+auto converted(const VectorizedN<From, n>& x) {
+  constexpr int count = n * Vectorized<From>::size() / Vectorized<To>::size();
+  return vec::convert<To, count, From, n>(x);
+}
+
+// As many numbers as a vector has, with zeros behind the first `count`
+template <typename T>
+VectorizedN<T, 1> load(const T* from, int64_t count) {
+  if (count >= Vectorized<T>::size()) {
+    return VectorizedN<T, 1>::loadu(from);
+  }
+  std::array<T, Vectorized<T>::size()> copy{};
+  std::copy_n(from, count, copy.data());
+  return VectorizedN<T, 1>::loadu(copy.data());
+}
+
+// A vector of scalar_t, as numbers of the type that sums have
+template <typename scalar_t, typename opmath_t>
+using Wide = VectorizedN<
+    opmath_t,
+    Vectorized<scalar_t>::size() / Vectorized<opmath_t>::size()>;
+
+// attn (n) <- tanh(scores), copy <- attn. Behind them the copy has zeros: the
+// scores there may be NaN, as products of infinity and padding.
+template <typename scalar_t, typename operand_t, typename opmath_t>
+void tanh_row(
+    const opmath_t* scores,
+    scalar_t* attn,
+    operand_t* copy,
+    int64_t n) {
+  using Vec = Vectorized<opmath_t>;
   constexpr int64_t width = Vectorized<scalar_t>::size();
-  using Wide = VectorizedN<SumOf<E>, width / Vec::size()>;
   for (int64_t j = 0; j < n; j += width) {
-    const Wide x = Wide::loadu(scores + j).unary_op([](const Vec& part) {
+    const auto loaded = Wide<scalar_t, opmath_t>::loadu(scores + j);
+    const auto x = loaded.unary_op([](const Vec& part) {
       if constexpr (sizeof(scalar_t) == 2) {
         return short_tanh(part);
       } else {
@@ -64,187 +99,46 @@ void tanh_row(const SumOf<E>* scores, scalar_t* attn, E* left, int64_t n) {
     });
     const VectorizedN<scalar_t, 1> result = converted<scalar_t>(x);
     result.store(attn + j, std::min(width, n - j));
-    converted<E>(result).store(left + j);
+    converted<operand_t>(result).store(copy + j);
   }
-  fill_pair(left, n);
+  std::fill(copy + n, copy + padded<scalar_t>(n), operand_t(0));
 }
 
-// attn <- tanh(q @ k.T), output <- attn @ v, a block of rows at a time.
-template <typename scalar_t, typename E>
-class Forward {
-  using T = SumOf<E>;
-  static constexpr int64_t group = kGroup<E>;
-
- public:
-  Forward(
-      const Tensor& output,
-      const Tensor& attn,
-      const Tensor& q,
-      const Tensor& k,
-      const Tensor& v)
-      : q_(q),
-        k_(k),
-        v_(v),
-        output_{output.mutable_data_ptr<scalar_t>(), v.size(1)},
-        attn_{attn.mutable_data_ptr<scalar_t>(), q.size(0)},
-        n_(q.size(0)),
-        e_(v.size(1)),
-        depth_(even<E>(q.size(1))) {}
-
-  void run() {
-    const int64_t threads =
-        threads_for(2. * n_ * n_ * (depth_ + e_ + kTanhColumns));
-    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
-    const int64_t rows = even<E>(ceil_div(n_, blocks));
-    reserve(std::max(rows, kLoadRows));
-    scratch_.allocate(threads);
-    const int64_t loads = ceil_div(n_, kLoadRows);
-    const int64_t least = kCopied / (kLoadRows * (depth_ + e_) + 1) + 1;
-    const int64_t grain = std::max(ceil_div(loads, threads), least);
-    at::parallel_for(0, loads, grain, [&](auto begin, auto end) {
-      for (const auto i : c10::irange(begin, end)) {
-        load(i * kLoadRows);
-      }
-    });
-    const int64_t share = ceil_div(blocks, threads);
-    at::parallel_for(0, blocks, share, [&](auto begin, auto end) {
-      const Product<E> product;
-      for (int64_t i = begin * rows; i < std::min(end * rows, n_); i += rows) {
-        run_block(product, i, std::min(rows, n_ - i));
-      }
-    });
+// scores <- grad_attn * (1 - attn^2), where attn has n numbers, up to the
+// padded width
+template <typename scalar_t, typename operand_t, typename opmath_t>
+void grad_row(
+    const opmath_t* grad_attn,
+    const scalar_t* attn,
+    operand_t* scores,
+    int64_t n) {
+  constexpr int64_t width = Vectorized<scalar_t>::size();
+  using Wide = Wide<scalar_t, opmath_t>;
+  const Wide one(opmath_t(1));
+  for (int64_t j = 0; j < n; j += width) {
+    const Wide a = converted<opmath_t>(load(attn + j, n - j));
+    const Wide grad = Wide::loadu(grad_attn + j) * ((one - a) * (one + a));
+    converted<operand_t>(grad).store(scores + j);
   }
+  std::fill(scores + n, scores + padded<scalar_t>(n), operand_t(0));
+}
 
- private:
-  // Rows of k and v that are transposed and copied at a time
-  static constexpr int64_t kLoadRows = 64;
-
-  void reserve(int64_t rows) {
-    const int64_t stride = stride_of(n_);
-    const int64_t copied = kInPlace<scalar_t, E> ? 0 : n_;
-    k_t_ = scratch_.reserve<E>(
-        ceil_div(n_, kColumns) * depth_ / group, stride * group);
-    v_copy_ = scratch_.reserve<E>(ceil_div(copied, group), right_row<E>(e_));
-    scratch_.begin_threads();
-    copy_ = scratch_.reserve<E>(rows, depth_);
-    scores_ = scratch_.reserve<T>(kTileRows, stride);
-    attn_left_ = scratch_.reserve<E>(rows, stride);
-    sums_ = scratch_.reserve<T>(rows, round_up<int64_t>(e_, 16));
-  }
-
-  // Columns j.. of k.T
-  Matrix<E> k_t(int64_t j) const {
-    return scratch_[k_t_].from(
-        j / kColumns * depth_ / group, j % kColumns * group);
-  }
-
-  void load(int64_t i) {
-    const int64_t rows = std::min(kLoadRows, n_ - i);
-    if (depth_ > 0) {
-      const auto k = left_factor<scalar_t>(k_, i, rows, scratch_[copy_]);
-      transpose<E>(k, rows, depth_ / group, k_t(i));
-    }
-    right_factor<scalar_t>(v_, i, rows, scratch_[v_copy_].from(i / group));
-  }
-
-  void run_block(const Product<E>& product, int64_t i, int64_t rows) {
-    const Matrix<T> scores = scratch_[scores_], sums = scratch_[sums_];
-    const Matrix<E> left = scratch_[attn_left_];
-    Matrix<const E> q{};
-    if (depth_ > 0) {
-      q = left_factor<scalar_t>(q_, i, rows, scratch_[copy_]);
-    }
-    for (int64_t j = 0; j < n_; j += kColumns) {
-      const int64_t columns = std::min(kColumns, n_ - j);
-      for (int64_t r = 0; r < rows; r += kTileRows) {
-        // scores <- q @ k.T, attn <- tanh(scores)
-        const int64_t count = std::min(kTileRows, rows - r);
-        const int64_t width = padded<E>(columns);
-        product({count, width, depth_, q.from(r), k_t(j), scores, false});
-        for (const auto x : c10::irange(count)) {
-          scalar_t* attn = attn_[i + r + x] + j;
-          tanh_row(scores[x], attn, left[r + x], columns);
-        }
-      }
-      // output <- output + attn @ v
-      Matrix<const E> v = scratch_[v_copy_].from(j / group);
-      if constexpr (kInPlace<scalar_t, E>) {
-        v = matrix<scalar_t>(v_).from(j);
-      }
-      product({rows, e_, even<E>(columns), left, v, sums, j > 0});
-    }
-    for (const auto r : c10::irange(rows)) {
-      convert(sums[r], output_[i + r], e_);
-    }
-  }
-
-  const Tensor &q_, &k_, &v_;
-  Matrix<scalar_t> output_, attn_;
-  int64_t n_, e_, depth_;
-  Scratch scratch_;
-  Rows<E> k_t_{}, v_copy_{}, copy_{}, attn_left_{};
-  Rows<T> scores_{}, sums_{};
+// Rows and columns of attn from (i, j)
+struct Block {
+  int64_t i, j, rows, columns;
 };
 
-// sums <- sums + a tile of x
-template <typename scalar_t, typename T>
-void add_tile(const Tensor& x, const Block& at, Matrix<T> sums) {
+// sums <- sums + a block of x
+template <typename scalar_t, typename opmath_t>
+void add_block(const Tensor& x, const Block& b, Matrix<opmath_t> sums) {
   const int64_t row = x.stride(0), column = x.stride(1);
   const scalar_t* from = x.const_data_ptr<scalar_t>();
-  from += at.i * row + at.j * column;
-  for (const auto r : c10::irange(at.rows)) {
-    T* to = sums[r];
-    for (const auto c : c10::irange(at.columns)) {
-      to[c] += static_cast<T>(from[r * row + c * column]);
+  from += b.i * row + b.j * column;
+  for (const auto r : c10::irange(b.rows)) {
+    opmath_t* to = sums[r];
+    for (const auto c : c10::irange(b.columns)) {
+      to[c] += static_cast<opmath_t>(from[r * row + c * column]);
     }
-  }
-}
-
-// For a row, or a pair of rows: scores (n) <- grad_attn * (1 - attn^2). Unless
-// they are null, score_pairs gets pairs of scores and attn_right gets attn,
-// both as right factors. Writes whole vectors.
-template <typename scalar_t, typename E>
-void grad_rows(
-    int64_t rows,
-    int64_t n,
-    Matrix<const SumOf<E>> grad_attn,
-    Matrix<const scalar_t> attn,
-    Matrix<E> scores,
-    E* score_pairs,
-    E* attn_right) {
-  using T = SumOf<E>;
-  using Load = VectorizedN<scalar_t, 1>;
-  using Wide = VectorizedN<T, Load::size() / Vectorized<T>::size()>;
-  const Wide one(T(1));
-  for (int64_t j = 0; j < n; j += Load::size()) {
-    std::array<Load, kGroup<E>> x, grad;
-#pragma GCC unroll 2
-    for (int r = 0; r < kGroup<E>; r++) {
-      x[r] = grad[r] = Load(scalar_t(0));
-      if (r < rows) {
-        x[r] = Load::loadu(attn[r] + j, std::min<int64_t>(n - j, Load::size()));
-        const Wide a = converted<T>(x[r]);
-        const Wide product =
-            Wide::loadu(grad_attn[r] + j) * ((one - a) * (one + a));
-        converted<E>(product).store(scores[r] + j);
-        grad[r] = converted<scalar_t>(product);
-      }
-    }
-    if constexpr (kGroup<E> == 1) {
-      if (attn_right) {
-        converted<E>(x[0]).store(attn_right + j);
-      }
-    } else {
-      if (score_pairs) {
-        store_pairs(grad[0], grad[1], score_pairs + 2 * j);
-      }
-      if (attn_right) {
-        store_pairs(x[0], x[1], attn_right + 2 * j);
-      }
-    }
-  }
-  for (const auto r : c10::irange(rows)) {
-    fill_pair(scores[r], n);
   }
 }
 
@@ -258,262 +152,384 @@ void prefetch(const scalar_t* row, int64_t n) {
 #endif
 }
 
+// attn <- tanh(q @ k.T), output <- attn @ v, a block of rows at a time.
+template <typename scalar_t, typename operand_t>
+class Forward {
+  using opmath_t = at::opmath_type<operand_t>;
+  static constexpr int64_t vnni = kVnni<operand_t>;
+  static constexpr auto pad = padded<scalar_t>;
+
+ public:
+  Forward(
+      const Tensor& output,
+      const Tensor& attn,
+      const Tensor& q,
+      const Tensor& k,
+      const Tensor& v)
+      : q_(matrix<scalar_t>(q)),
+        k_(matrix<scalar_t>(k)),
+        v_(matrix<scalar_t>(v)),
+        output_{output.mutable_data_ptr<scalar_t>(), v.size(1)},
+        attn_{attn.mutable_data_ptr<scalar_t>(), q.size(0)},
+        n_(q.size(0)),
+        d_(q.size(1)),
+        e_(v.size(1)) {}
+
+  void run() {
+    int64_t threads = threads_for(2. * n_ * n_ * (d_ + e_ + kTanhColumns));
+    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
+    rows_ = pad(ceil_div(n_, blocks));
+    const int64_t shared = share({}), local = Local(*this, {}).bytes;
+    const int64_t fitting = (most_scratch<scalar_t>(n_) - shared) / local;
+    threads =
+        std::min({threads, ceil_div(n_, rows_), std::max<int64_t>(fitting, 2)});
+    const auto memory =
+        c10::GetCPUAllocator()->allocate(shared + threads * local);
+    const auto begin = reinterpret_cast<uintptr_t>(memory.get());
+    share({begin});
+    const auto each = [&](int64_t rows, int64_t least, const auto& f) {
+      const int64_t count = ceil_div(n_, rows);
+      const int64_t grain = std::max(ceil_div(count, threads), least);
+      at::parallel_for(0, count, grain, [&](auto first, auto last) {
+        const ReleaseProducts<operand_t> release;
+        const int64_t offset = shared + at::get_thread_num() * local;
+        const Local arrays(*this, {begin + offset});
+        for (const auto block : c10::irange(first, last)) {
+          const int64_t i = block * rows;
+          f(arrays, i, std::min(rows, n_ - i));
+        }
+      });
+    };
+    const int64_t least = kThreadCopies / (kForwardRows * (d_ + e_ + 1)) + 1;
+    each(kForwardRows, least, [&](const Local& x, int64_t i, int64_t rows) {
+      pack_transposed<1>(k_.from(i), rows, d_, x.copy, k_t(i));
+      pack<vnni>(v_.from(i), rows, e_, v_copy_.from(i / vnni));
+    });
+    each(rows_, 1, [&](const Local& x, int64_t i, int64_t rows) {
+      run_block(x, i, rows);
+    });
+  }
+
+ private:
+  int64_t share(Slices slices) {
+    const int64_t n = pad(n_), stride = stride_of<scalar_t>(n_) * vnni;
+    const int64_t rows = ceil_div(n, kColumns) * pad(d_) / vnni;
+    k_t_ = slices.take<operand_t>(rows, stride);
+    v_copy_ = slices.take<operand_t>(n / vnni, pad(e_) * vnni);
+    return slices.bytes;
+  }
+
+  // The arrays of a thread
+  struct Local {
+    Local(const Forward& f, Slices slices) {
+      const int64_t stride = stride_of<scalar_t>(f.n_), d = pad(f.d_);
+      copy = slices.take<operand_t>(kWhole<scalar_t>, d);
+      q = slices.take<operand_t>(f.rows_, d);
+      scores = slices.take<opmath_t>(std::min(f.rows_, kTileRows), stride);
+      attn = slices.take<operand_t>(f.rows_, stride);
+      sums = slices.take<opmath_t>(f.rows_, pad(f.e_));
+      bytes = slices.bytes;
+    }
+    Matrix<operand_t> copy, q, attn;
+    Matrix<opmath_t> scores, sums;
+    int64_t bytes;
+  };
+
+  // Columns j.. of k.T
+  Matrix<operand_t> k_t(int64_t j) const {
+    return k_t_.from(j / kColumns * pad(d_) / vnni, j % kColumns * vnni);
+  }
+
+  void run_block(const Local& local, int64_t i, int64_t rows) {
+    const int64_t height = pad(rows);
+    pack<1>(q_.from(i), rows, d_, local.q);
+    for (int64_t j = 0; j < n_; j += kColumns) {
+      const int64_t columns = std::min(kColumns, n_ - j), width = pad(columns);
+      for (int64_t r = 0; r < height; r += kTileRows) {
+        // scores <- q @ k.T, attn <- tanh(scores)
+        const Sizes sizes{std::min(kTileRows, height - r), width, whole(d_)};
+        product<operand_t>(sizes, local.q.from(r), k_t(j), local.scores, false);
+        for (const auto x : c10::irange(r, r + sizes.m)) {
+          if (x < rows) {
+            scalar_t* attn = attn_[i + x] + j;
+            tanh_row(local.scores[x - r], attn, local.attn[x], columns);
+          } else {
+            std::fill_n(local.attn[x], width, operand_t(0));
+          }
+        }
+      }
+      // output <- output + attn @ v
+      const Sizes sizes{height, whole(e_), width};
+      const auto v = v_copy_.from(j / vnni);
+      product<operand_t>(sizes, local.attn, v, local.sums, j > 0);
+    }
+    for (const auto r : c10::irange(rows)) {
+      vec::convert(local.sums[r], output_[i + r], e_);
+    }
+  }
+
+  Matrix<const scalar_t> q_, k_, v_;
+  Matrix<scalar_t> output_, attn_;
+  int64_t n_, d_, e_, rows_ = 0;
+  Matrix<operand_t> k_t_{}, v_copy_{};
+};
+
 // Each part of the work owns some columns of attn. It sums the transposes of
 // these rows of grad_k and grad_v, and its own share of grad_q.
-template <typename scalar_t, typename E>
+template <typename scalar_t, typename operand_t>
 class Backward {
-  using T = SumOf<E>;
-  static constexpr int64_t group = kGroup<E>;
-  static constexpr bool kSumInPlace = std::is_same_v<scalar_t, T>;
-
-  // grad_k or grad_v: its transpose is the transpose of `input`, q or
-  // grad_output, times `right`, the gradient of the scores or attn.
-  struct ColumnGradient {
-    const Tensor &grad, &input;
-    Rows<E> input_t{}, right{};
-    Rows<T> sums{};
-  };
+  using opmath_t = at::opmath_type<operand_t>;
+  static constexpr int64_t vnni = kVnni<operand_t>;
+  static constexpr auto pad = padded<scalar_t>;
 
  public:
   Backward(const AttnGradients& grads, const AttnBackward& x)
       : grads_(grads),
-        x_(x),
-        grad_k_{grads.grad_k, x.q},
-        grad_v_{grads.grad_v, x.grad_output},
+        grad_attn_(x.grad_attn),
+        q_(matrix<scalar_t>(x.q)),
+        k_(matrix<scalar_t>(x.k)),
+        v_(matrix<scalar_t>(x.v)),
         attn_(matrix<scalar_t>(x.attn)),
+        grad_output_(matrix<scalar_t>(x.grad_output)),
+        has_q_(grads.grad_q.defined()),
+        has_k_(grads.grad_k.defined()),
+        has_v_(grads.grad_v.defined()),
+        has_scores_(has_q_ || has_k_),
         n_(x.attn.size(0)),
         d_(std::max(columns_of(grads.grad_q), columns_of(grads.grad_k))),
         e_(columns_of(x.grad_output)),
-        depth_(d_ > 0 ? even<E>(e_) : 0),
-        rows_(std::min(even<E>(n_), kBackwardRows)) {
-    parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + kSlopeColumns));
-    if (grads_.grad_q.defined()) {
-      // All sums of grad_q take no more memory than attn, or than the cache
-      // has, but at least two parts are allowed.
-      const int64_t size = n_ * d_ + 1;
-      parts_ = std::min(
-          parts_, std::max<int64_t>({2, n_ * n_ / size, kCachedSums / size}));
-    }
-  }
+        rows_(std::min(pad(n_), kBackwardRows)),
+        blocks_(ceil_div(n_, rows_)) {}
 
   void run() {
-    share_ = round_up<int64_t>(ceil_div(n_, parts_), 16);
-    parts_ = ceil_div(n_, share_);
-    reserve();
-    const int64_t blocks = ceil_div(n_, rows_);
-    const int64_t grain = ceil_div(blocks, parts_);
-    at::parallel_for(0, blocks, grain, [&](auto begin, auto end) {
-      for (const auto block : c10::irange(begin, end)) {
-        load(grad_k_, block);
-        load(grad_v_, block);
-      }
-    });
-    at::parallel_for(0, parts_, 1, [&](auto begin, auto end) {
-      const Product<E> product;
-      for (const auto part : c10::irange(begin, end)) {
-        const int64_t last = std::min((part + 1) * share_, n_);
-        for (int64_t j = part * share_; j < last; j += kColumns) {
-          run_columns(product, part, j, std::min(kColumns, last - j));
+    parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + kSlopeColumns));
+    int64_t shared = 0, local = 0;
+    const auto measure = [&] {
+      share_ = pad(ceil_div(n_, parts_));
+      parts_ = ceil_div(n_, share_);
+      shared = share({});
+      local = Local(*this, {}).bytes;
+      return shared + parts_ * local;
+    };
+    while (measure() > most_scratch<scalar_t>(n_) && parts_ > 2) {
+      parts_--;
+    }
+    const auto memory =
+        c10::GetCPUAllocator()->allocate(shared + parts_ * local);
+    const auto begin = reinterpret_cast<uintptr_t>(memory.get());
+    share({begin});
+    const auto each = [&](int64_t count, const auto& f) {
+      at::parallel_for(0, count, ceil_div(count, parts_), [&](auto b, auto e) {
+        const ReleaseProducts<operand_t> release;
+        const int64_t offset = shared + at::get_thread_num() * local;
+        Local arrays(*this, {begin + offset});
+        for (const auto i : c10::irange(b, e)) {
+          f(arrays, i);
         }
-      }
-    });
-    if (grads_.grad_q.defined()) {
+      });
+    };
+    each(blocks_, [&](Local& x, int64_t block) { load(x, block); });
+    each(parts_, [&](Local& x, int64_t part) { run_part(x, part); });
+    if (has_q_) {
       sum_grad_q();
     }
   }
 
  private:
-  void reserve() {
-    const int64_t blocks = ceil_div(n_, rows_), stride = stride_of(share_);
-    grad_k_.input_t =
-        scratch_.reserve<E>(blocks * columns_of(grads_.grad_k), rows_);
-    grad_v_.input_t =
-        scratch_.reserve<E>(blocks * columns_of(grads_.grad_v), rows_);
-    const int64_t sums = grads_.grad_q.defined() ? parts_ - kSumInPlace : 0;
-    grad_q_ = scratch_.reserve<T>(sums * n_, round_up<int64_t>(d_, 16));
-    scratch_.begin_threads();
-    // Rows of an input that are not read in place
-    const int64_t copied = kInPlace<scalar_t, E> ? 0 : std::max(rows_, stride);
-    copy_ = scratch_.reserve<E>(copied, right_row<E>(std::max(d_, e_)));
-    k_right_ = scratch_.reserve<E>(copied / group, right_row<E>(d_));
-    v_t_ = scratch_.reserve<E>(depth_ / group, stride * group);
-    sums_ = scratch_.reserve<T>(kTileRows, stride);
-    scores_ = grad_k_.right = scratch_.reserve<E>(rows_, stride);
-    if (group == 2) {
-      grad_k_.right = scratch_.reserve<E>(rows_ / group, stride * group);
-    }
-    const int64_t attn_rows = grads_.grad_v.defined() ? rows_ / group : 0;
-    grad_v_.right = scratch_.reserve<E>(attn_rows, stride * group);
-    grad_ = scratch_.reserve<T>(
-        kSumInPlace ? 0 : stride, round_up<int64_t>(std::max(d_, e_), 16));
-    grad_k_.sums = scratch_.reserve<T>(columns_of(grads_.grad_k), stride);
-    grad_v_.sums = scratch_.reserve<T>(columns_of(grads_.grad_v), stride);
-    scratch_.allocate(parts_);
+  int64_t share(Slices slices) {
+    const int64_t n = blocks_ * rows_, d = pad(d_), e = pad(e_);
+    q_t_ = slices.take<operand_t>(has_k_ * blocks_ * d, rows_);
+    grad_output_t_ = slices.take<operand_t>(has_v_ * blocks_ * e, rows_);
+    grad_output_a_ = slices.take<operand_t>(has_scores_ && e_ > 0 ? n : 0, e);
+    grad_q_ = slices.take<opmath_t>(has_q_ * parts_ * n, d);
+    return slices.bytes;
   }
 
-  // Transposes a block of rows of an input, which every part reads.
-  void load(const ColumnGradient& g, int64_t block) {
-    if (g.grad.defined()) {
-      const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
-      const int64_t size = g.input.size(1);
-      const auto from =
-          right_factor<scalar_t>(g.input, i, rows, scratch_[copy_]);
-      const auto to = scratch_[g.input_t].from(block * size);
-      transpose<E>(from, ceil_div(rows, group), size, to);
+  // The arrays of a thread, and the part and the panel that it works on
+  struct Local {
+    Local(const Backward& b, Slices slices) {
+      const int64_t stride = stride_of<scalar_t>(b.share_), rows = b.rows_;
+      const int64_t panel = std::min(b.share_, kPanelColumns);
+      const int64_t d = pad(b.d_), e = pad(b.e_), wide = panel + 16;
+      copy = slices.take<operand_t>(kWhole<scalar_t>, std::max(d, e));
+      k = slices.take<operand_t>(b.has_q_ * panel / vnni, d * vnni);
+      v_t = slices.take<operand_t>(b.has_scores_ * e / vnni, wide * vnni);
+      sums = slices.take<opmath_t>(b.has_scores_ * kTileRows, stride);
+      scores = scores_b = slices.take<operand_t>(b.has_scores_ * rows, stride);
+      if (vnni > 1) {
+        scores_b =
+            slices.take<operand_t>(b.has_k_ * rows / vnni, stride * vnni);
+      }
+      attn = slices.take<operand_t>(b.has_v_ * rows / vnni, stride * vnni);
+      grad_k_t = slices.take<opmath_t>(b.has_k_ * d, wide);
+      grad_v_t = slices.take<opmath_t>(b.has_v_ * e, wide);
+      grad = slices.take<opmath_t>(16, std::max(d, e));
+      bytes = slices.bytes;
+    }
+    Matrix<operand_t> copy, k, v_t, scores, scores_b, attn;
+    Matrix<opmath_t> sums, grad_k_t, grad_v_t, grad;
+    int64_t bytes, part = 0, first = 0;
+  };
+
+  // Copies a block of rows of q and grad_output, which every part reads.
+  void load(const Local& local, int64_t block) {
+    const int64_t i = block * rows_, rows = std::min(rows_, n_ - i);
+    const auto grad_output = grad_output_.from(i);
+    if (has_k_) {
+      const auto to = q_t_.from(block * pad(d_));
+      pack_transposed<vnni>(q_.from(i), rows, d_, local.copy, to);
+    }
+    if (has_v_) {
+      const auto to = grad_output_t_.from(block * pad(e_));
+      pack_transposed<vnni>(grad_output, rows, e_, local.copy, to);
+    }
+    if (has_scores_ && e_ > 0) {
+      pack<1>(grad_output, rows, e_, grad_output_a_.from(i));
     }
   }
 
-  void run_columns(
-      const Product<E>& product,
-      int64_t part,
-      int64_t j,
-      int64_t columns) {
-    Matrix<const E> k{};
-    if (grads_.grad_q.defined()) {
-      k = right_factor<scalar_t>(x_.k, j, columns, scratch_[k_right_]);
+  void run_part(Local& local, int64_t part) {
+    const int64_t end = std::min((part + 1) * share_, n_);
+    local.part = part;
+    for (int64_t j = part * share_; j < end; j += kPanelColumns) {
+      local.first = j;
+      run_panel(local, std::min(kPanelColumns, end - j));
     }
-    if (depth_ > 0) {
-      const auto v = left_factor<scalar_t>(x_.v, j, columns, scratch_[copy_]);
-      transpose<E>(v, columns, depth_ / group, scratch_[v_t_]);
+  }
+
+  void run_panel(const Local& local, int64_t columns) {
+    const int64_t first = local.first;
+    if (has_q_) {
+      pack<vnni>(k_.from(first), columns, d_, local.k);
+    }
+    if (has_scores_ && e_ > 0) {
+      pack_transposed<1>(v_.from(first), columns, e_, local.copy, local.v_t);
     }
     for (int64_t i = 0; i < n_; i += rows_) {
-      const Block at{i, j, std::min(rows_, n_ - i), columns};
-      make_factors(product, at);
-      if (grads_.grad_q.defined()) {
-        // grad_q <- grad_q + grad_scores @ k
-        const bool add = j > part * share_;
-        const auto to = grad_q_sums(part).from(i);
-        const int64_t depth = even<E>(columns);
-        product({at.rows, d_, depth, scratch_[scores_], k, to, add});
+      for (int64_t j = 0; j < columns; j += kColumns) {
+        const int64_t width = std::min(kColumns, columns - j);
+        run_block(local, {i, first + j, std::min(rows_, n_ - i), width});
       }
-      add_columns(product, grad_k_, at);
-      add_columns(product, grad_v_, at);
     }
-    store_columns(grad_k_, j, columns);
-    store_columns(grad_v_, j, columns);
+    store(local, local.grad_k_t, grads_.grad_k, columns);
+    store(local, local.grad_v_t, grads_.grad_v, columns);
   }
 
-  // A block's factors: the gradient of the scores as left and right factor, and
-  // attn as right factor.
-  void make_factors(const Product<E>& product, const Block& at) {
-    const bool wanted = grads_.grad_q.defined() || grads_.grad_k.defined();
-    const Matrix<T> sums = scratch_[sums_];
-    const Matrix<E> scores = scratch_[scores_];
-    const Matrix<E> scores_right = scratch_[grad_k_.right];
-    const Matrix<E> attn_right = scratch_[grad_v_.right];
-    Matrix<const E> output{};
-    if (depth_ > 0) {
-      output =
-          left_factor<scalar_t>(x_.grad_output, at.i, at.rows, scratch_[copy_]);
+  void run_block(const Local& local, const Block& b) {
+    const int64_t height = pad(b.rows), width = pad(b.columns);
+    const int64_t block = b.i / rows_, j = b.j - local.first;
+    for (int64_t r = 0; r < height && has_scores_; r += kTileRows) {
+      grad_scores(local, b, r);
     }
-    for (int64_t r = 0; r < at.rows; r += kTileRows) {
-      const int64_t rows = std::min(kTileRows, at.rows - r);
-      const Block tile{at.i + r, at.j, rows, at.columns};
-      if (wanted) {
-        // grad_attn <- grad_output @ v.T
-        const int64_t width = padded<E>(at.columns);
-        const auto left = output.from(r);
-        product({rows, width, depth_, left, scratch_[v_t_], sums, false});
-        if (x_.grad_attn.defined()) {
-          add_tile<scalar_t>(x_.grad_attn, tile, sums);
-        }
+    if (has_q_) {
+      // grad_q <- grad_q + grad_scores @ k
+      const Sizes sizes{height, whole(d_), width};
+      const auto k = local.k.from(j / vnni), to = grad_q(local.part, b.i);
+      const bool add = b.j > local.part * share_;
+      product<operand_t>(sizes, local.scores, k, to, add);
+    }
+    // The transposes of grad_k and grad_v
+    if (has_k_) {
+      if constexpr (vnni > 1) {
+        const Matrix<const operand_t> scores = local.scores;
+        pack<vnni>(scores, height, width, local.scores_b);
       }
-      for (int64_t y = r; y < r + rows; y += group) {
-        const int64_t count = std::min(group, r + rows - y);
-        for (const auto x : c10::irange(count)) {
-          const int64_t next = std::min(at.i + y + x + kTileRows, n_ - 1);
-          prefetch(attn_[next] + at.j, at.columns);
-        }
-        grad_rows<scalar_t, E>(
-            count,
-            at.columns,
-            sums.from(y - r),
-            attn_.from(at.i + y, at.j),
-            scores.from(y),
-            wanted ? scores_right[y / group] : nullptr,
-            grads_.grad_v.defined() ? attn_right[y / group] : nullptr);
-      }
+      const Sizes sizes{whole(d_), width, height};
+      const auto q = q_t_.from(block * pad(d_));
+      const auto to = local.grad_k_t.from(0, j);
+      product<operand_t>(sizes, q, local.scores_b, to, b.i > 0);
+    }
+    if (has_v_) {
+      const Sizes sizes{whole(e_), width, height};
+      const auto grad_output = grad_output_t_.from(block * pad(e_));
+      const auto to = local.grad_v_t.from(0, j);
+      pack<vnni>(attn_.from(b.i, b.j), b.rows, b.columns, local.attn);
+      product<operand_t>(sizes, grad_output, local.attn, to, b.i > 0);
     }
   }
 
-  // sums, of grad transposed, <- sums + left @ right
-  void add_columns(
-      const Product<E>& product,
-      const ColumnGradient& g,
-      const Block& at) {
-    if (g.grad.defined()) {
-      const int64_t size = g.grad.size(1), width = padded<E>(at.columns);
-      const Matrix<const E> left =
-          scratch_[g.input_t].from(at.i / rows_ * size);
-      const Matrix<E> right = scratch_[g.right];
-      const Matrix<T> sums = scratch_[g.sums];
-      product({size, width, even<E>(at.rows), left, right, sums, at.i > 0});
-    }
-  }
-
-  // Rows j.. of grad <- sums transposed
-  void store_columns(const ColumnGradient& g, int64_t j, int64_t columns) {
-    if (!g.grad.defined()) {
-      return;
-    }
-    const int64_t size = g.grad.size(1);
-    const Matrix<T> sums = scratch_[g.sums];
-    scalar_t* to = g.grad.template mutable_data_ptr<scalar_t>() + j * size;
-    if constexpr (kSumInPlace) {
-      transpose<T>(sums, size, columns, {to, size});
+  // scores <- grad_attn * (1 - attn^2), for the tile from row r of a block
+  void grad_scores(const Local& local, const Block& b, int64_t r) {
+    const int64_t height = std::min(kTileRows, pad(b.rows) - r);
+    const int64_t width = pad(b.columns);
+    const auto sums = local.sums;
+    // grad_attn <- grad_output @ v.T
+    if (e_ > 0) {
+      const auto grad_output = grad_output_a_.from(b.i + r);
+      const auto v = local.v_t.from(0, (b.j - local.first) * vnni);
+      const Sizes sizes{height, width, whole(e_)};
+      product<operand_t>(sizes, grad_output, v, sums, false);
     } else {
-      const Matrix<T> rows = scratch_[grad_];
-      transpose<T>(sums, size, columns, rows);
-      for (const auto r : c10::irange(columns)) {
-        convert(rows[r], to + r * size, size);
+      std::fill_n(sums.data, height * sums.stride, opmath_t(0));
+    }
+    if (grad_attn_.defined()) {
+      const int64_t rows = std::min(height, b.rows - r);
+      add_block<scalar_t>(grad_attn_, {b.i + r, b.j, rows, b.columns}, sums);
+    }
+    for (const auto x : c10::irange(r, r + height)) {
+      const int64_t next = std::min(b.i + x + kTileRows, n_ - 1);
+      prefetch(attn_[next] + b.j, b.columns);
+      if (x < b.rows) {
+        const scalar_t* attn = attn_[b.i + x] + b.j;
+        grad_row(sums[x - r], attn, local.scores[x], b.columns);
+      } else {
+        std::fill_n(local.scores[x], width, operand_t(0));
       }
     }
   }
 
-  // Where the types are equal, the first part sums in grad_q itself.
-  Matrix<T> grad_q_sums(int64_t part) const {
-    if constexpr (kSumInPlace) {
-      if (part == 0) {
-        return {grads_.grad_q.template mutable_data_ptr<T>(), d_};
+  // The panel's rows of grad <- the transpose of sums
+  static void store(
+      const Local& local,
+      Matrix<opmath_t> sums,
+      const Tensor& grad,
+      int64_t rows) {
+    const int64_t size = columns_of(grad);
+    for (int64_t r = 0; r < rows && grad.defined(); r += 16) {
+      transpose<opmath_t>(sums.from(0, r), pad(size), 16, local.grad);
+      scalar_t* to = grad.mutable_data_ptr<scalar_t>();
+      to += (local.first + r) * size;
+      for (const auto x : c10::irange(std::min<int64_t>(16, rows - r))) {
+        vec::convert(local.grad[x], to + x * size, size);
       }
     }
-    return scratch_[grad_q_].from((part - kSumInPlace) * n_);
+  }
+
+  // A part's sums of grad_q from row i
+  Matrix<opmath_t> grad_q(int64_t part, int64_t i) const {
+    return grad_q_.from(part * blocks_ * rows_ + i);
   }
 
   void sum_grad_q() {
-    const Matrix<T> sums = grad_q_sums(0);
-    const int64_t grain = kCopied / (parts_ * d_ + 1) + 1;
-    at::parallel_for(0, n_, grain, [&](auto begin, auto end) {
-      for (const auto part : c10::irange(int64_t(1), parts_)) {
-        const Matrix<T> others = grad_q_sums(part);
-        for (const auto i : c10::irange(begin, end)) {
+    scalar_t* to = grads_.grad_q.template mutable_data_ptr<scalar_t>();
+    const int64_t grain = kThreadCopies / (parts_ * (d_ + 1)) + 1;
+    at::parallel_for(0, n_, grain, [&](auto first, auto last) {
+      for (const auto i : c10::irange(first, last)) {
+        opmath_t* sums = grad_q_[i];
+        for (const auto part : c10::irange(int64_t(1), parts_)) {
+          const opmath_t* others = grad_q(part, i).data;
           for (const auto c : c10::irange(d_)) {
-            sums[i][c] += others[i][c];
+            sums[c] += others[c];
           }
         }
-      }
-      if constexpr (!kSumInPlace) {
-        scalar_t* to = grads_.grad_q.template mutable_data_ptr<scalar_t>();
-        for (const auto i : c10::irange(begin, end)) {
-          convert(sums[i], to + i * d_, d_);
-        }
+        vec::convert(sums, to + i * d_, d_);
       }
     });
   }
 
   const AttnGradients& grads_;
-  const AttnBackward& x_;
-  ColumnGradient grad_k_, grad_v_;
-  Matrix<const scalar_t> attn_;
-  int64_t n_, d_, e_, depth_, rows_;
-  // Parts of the work, and the columns of each
-  int64_t parts_ = 0, share_ = 0;
-  Scratch scratch_;
-  Rows<T> grad_q_{}, grad_{}, sums_{};
-  Rows<E> copy_{}, k_right_{}, v_t_{}, scores_{};
+  const Tensor& grad_attn_;
+  Matrix<const scalar_t> q_, k_, v_, attn_, grad_output_;
+  // Which gradients are wanted; that of the scores is for grad_q and grad_k.
+  bool has_q_, has_k_, has_v_, has_scores_;
+  int64_t n_, d_, e_;
+  // Rows of a block, and how many blocks. Parts of the work, and their columns
+  int64_t rows_, blocks_, parts_ = 0, share_ = 0;
+  Matrix<operand_t> q_t_{}, grad_output_t_{}, grad_output_a_{};
+  Matrix<opmath_t> grad_q_{};
 };
 
-// Calls f with a value of the inputs' type and one of the type that products
+// Calls f with a number of the inputs' type and one of the type that products
 // read.
 template <typename F>
 void dispatch(const Tensor& t, const F& f) {
@@ -521,9 +537,13 @@ void dispatch(const Tensor& t, const F& f) {
       kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
         // Setting AMX up is not worth it for few rows.
         const bool many = t.size(0) > 8;
-        if constexpr (kHasPairs && std::is_same_v<scalar_t, BFloat16>) {
-          if (many && has_pair_products()) {
-            return f(BFloat16(), BFloat16());
+        if constexpr (kHasVnni && std::is_same_v<scalar_t, BFloat16>) {
+          if (many && has_vnni_products()) {
+            try {
+              return f(BFloat16(), BFloat16());
+            } catch (const c10::Error&) {
+              // Another thread has switched oneDNN off.
+            }
           }
         }
         f(scalar_t(), at::opmath_type<scalar_t>());
@@ -536,14 +556,14 @@ void attn_kernel(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  dispatch(q, [&](auto number, auto element) {
-    Forward<decltype(number), decltype(element)>(output, attn, q, k, v).run();
+  dispatch(q, [&](auto number, auto operand) {
+    Forward<decltype(number), decltype(operand)>(output, attn, q, k, v).run();
   });
 }
 
 void attn_backward_kernel(const AttnGradients& grads, const AttnBackward& x) {
-  dispatch(x.attn, [&](auto number, auto element) {
-    Backward<decltype(number), decltype(element)>(grads, x).run();
+  dispatch(x.attn, [&](auto number, auto operand) {
+    Backward<decltype(number), decltype(operand)>(grads, x).run();
   });
 }
 

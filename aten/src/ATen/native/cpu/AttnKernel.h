@@ -6,7 +6,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <limits>
 
 namespace at::native {
 
@@ -23,28 +22,29 @@ inline bool attn_is_fused(
     int64_t n,
     int64_t columns,
     bool backward) {
-  // Without instructions for 16 bits ATen's products are slow at every size.
-  constexpr int64_t all = std::numeric_limits<int64_t>::max();
-  // The largest D + E forward and backward, by processor and by dtype
-  constexpr int64_t widest[][2][4] = {
-      // float32, float64, bfloat16, float16
-      {{0, 0, all, all}, {0, 0, all, all}},
-      {{256, 256, all, all}, {256, 256, all, all}},
-      {{1024, 512, 512, all}, {512, 512, 256, all}},
-      {{256, 128, 512, 512}, {256, 128, 512, 512}},
-  };
-  const bool half = dtype == kHalf || dtype == kBFloat16;
-  // At these N attn stays in the cache between MKL's products and tanh.
-  if (processor == AttnProcessor::Unmeasured ||
-      (processor == AttnProcessor::AVX512_MKL && !half && !backward && n > 64 &&
-       n <= 1024)) {
+  // Copies of wide inputs cost more than products of few rows, and what little
+  // the backward multiplies for few columns, a BLAS does at memory's speed.
+  if (columns > 16 * n || (backward && columns < 16)) {
     return false;
   }
-  const int column = dtype == kFloat ? 0
-      : dtype == kDouble             ? 1
-      : dtype == kBFloat16           ? 2
-                                     : 3;
-  return columns <= widest[static_cast<int>(processor)][backward][column];
+  // Without instructions for 16 bits ATen's products are slow at every width.
+  const bool half = dtype == kHalf || dtype == kBFloat16;
+  const int64_t width = dtype == kDouble ? 128 : 256;
+  switch (processor) {
+    case AttnProcessor::X86:
+      return half;
+    case AttnProcessor::AVX2:
+      return half || columns <= width;
+    case AttnProcessor::AVX512:
+      return dtype == kHalf || columns <= (backward ? width : 2 * width);
+    case AttnProcessor::AVX512_MKL: {
+      // There attn stays in the cache between MKL's products and tanh.
+      const bool cached = !backward && n > 64 && n <= 1024;
+      return half ? columns <= 2 * width : columns <= width && !cached;
+    }
+    default:
+      return false;
+  }
 }
 
 // Fills output (N, E) and attn (N, N). All are contiguous.

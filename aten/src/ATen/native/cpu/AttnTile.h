@@ -2,19 +2,31 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/OpMathType.h>
+#include <ATen/ceil_div.h>
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <ATen/native/CPUBlas.h>
-#include <ATen/native/cpu/AttnPairs.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Exception.h>
+#if defined(CPU_CAPABILITY_AVX512)
+#include <cpuinfo.h>
+#endif
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
 namespace at::native::attn_tile {
 
+// For every CPU capability its own copy, as in at::vec.
 inline namespace CPU_CAPABILITY {
+
+using vec::Vectorized;
+using vec::VectorizedN;
 
 // coefficients[0] + x * (coefficients[1] + x * ...)
 template <typename T, size_t terms>
@@ -42,8 +54,9 @@ constexpr std::array<T, terms> exp_series() {
 }
 
 // tanh within two units in the last place, odd, and at most 1 in magnitude.
-// Forward takes 1.4 to 2.6 times as long in float32 with Vectorized::tanh()
-// (AMD EPYC Zen 4, D <= 128), and up to 1.3 times in float64.
+// Forward takes 1.4 to 2.6 times as long in float32 with Vectorized::tanh(),
+// which is Sleef's (AMD EPYC Zen 4, D <= 128), and up to 1.3 times in float64.
+// MKL's, which torch.tanh calls, takes 2.5 ns for a number of float32 there.
 //
 // Where |x| >= 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|). The result
 // is accurate near saturation, as the backward's 1 - attn^2 needs it.
@@ -64,7 +77,11 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   constexpr T high = T(0.693145751953125), low = T(1.428606820309417e-6);
   const Vec one(T(1));
   const Vec magnitude = x.abs();
-  const Vec exponent = vec::clamp_max(magnitude, Vec(saturation)) * Vec(T(-2));
+  // NaN takes the other formula: it is no number of ours to make an integer of.
+  const Vec large = magnitude >= one;
+  const Vec bounded =
+      Vec::blendv(Vec(saturation), magnitude, magnitude < Vec(saturation));
+  const Vec exponent = bounded * Vec(T(-2));
   const Vec n = (exponent * Vec(T(1.4426950408889634))).round();
   const Vec r = vec::fmadd(n, Vec(-low), vec::fmadd(n, Vec(-high), exponent));
   const Vec p = vec::fmadd(r * r, horner(r, series), r + one);
@@ -80,10 +97,10 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
     b = a;
     a = next;
   }
-  const Vec small = magnitude < one, sb = s * b;
-  const Vec top = Vec::blendv(z + z, magnitude * sb, small);
-  const Vec bottom = Vec::blendv(one + z, a + sb, small);
-  const Vec result = Vec::blendv(one, magnitude, small) - top / bottom;
+  const Vec sb = s * b;
+  const Vec top = Vec::blendv(magnitude * sb, z + z, large);
+  const Vec bottom = Vec::blendv(a + sb, one + z, large);
+  const Vec result = Vec::blendv(magnitude, one, large) - top / bottom;
   return result | (x & Vec(T(-0.0)));
 }
 
@@ -107,172 +124,90 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 #endif
 }
 
-// A matrix whose rows, of numbers or of pairs, begin `stride` elements apart.
-template <typename E>
+// A matrix whose rows begin `stride` elements apart.
+template <typename T>
 struct Matrix {
-  E* data;
+  T* data;
   int64_t stride;
   Matrix from(int64_t i, int64_t j = 0) const {
     return {data + i * stride + j, stride};
   }
-  E* operator[](int64_t i) const {
+  T* operator[](int64_t i) const {
     return data + i * stride;
   }
-  operator Matrix<const E>() const {
+  operator Matrix<const T>() const {
     return {data, stride};
   }
 };
 
-// The most terms of one sum: longer ones lose accuracy. Sums of a single vector
-// of columns are shorter, since a BLAS sums few columns in many parts, too.
-constexpr int64_t kDepth = 256, kNarrowDepth = 16;
+// The rows of operand B that lie together: bfloat16 is in VNNI layout, two rows
+// in turns (a0 b0 a1 b1 ...), since one instruction adds two products.
+template <typename operand_t>
+constexpr int64_t kVnni = std::is_same_v<operand_t, BFloat16> ? 2 : 1;
 
-// The most columns of one call of oneDNN: wider products compile for longer.
+#if defined(CPU_CAPABILITY_AVX512) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
+constexpr bool kHasVnni = true;
+
+// Whether oneDNN multiplies bfloat16 here, and fast: what it can do is asked
+// once, whether it may at every call. No function of ATen says what
+// ONEDNN_MAX_CPU_ISA allows, so one product is tried.
+inline bool has_vnni_products() {
+  static std::atomic<bool> known{false}, works{false};
+  const auto enabled = [] { return at::globalContext().userEnabledMkldnn(); };
+  if (enabled() && !known) {
+    const std::array<BFloat16, 256> zeros{};
+    std::array<float, 256> sums;
+    try {
+      cpublas::brgemm(
+          16, 16, 16, 16, 16, 16, false, zeros.data(), zeros.data(), &sums[0]);
+      cpublas::brgemm_release();
+      works = cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
+      known = true;
+    } catch (const c10::Error&) {
+      // Unless another thread has switched oneDNN off meanwhile
+      known = enabled();
+    }
+  }
+  return works && enabled();
+}
+#else
+constexpr bool kHasVnni = false;
+inline bool has_vnni_products() {
+  return false;
+}
+#endif
+
+// The most terms of one sum, numbers or pairs, since longer ones lose accuracy.
+// A BLAS sums few columns in many parts, so for those there are fewer.
+constexpr int64_t kTerms = 128, kNarrowTerms = 32;
+
+// The most columns of one call: oneDNN compiles wider products for longer.
 constexpr int64_t kWidth = 256;
 
-// c = a @ b, or c += a @ b if `add`, where a is (m, depth) and b (depth, n).
-// The depth of pairs is even.
-template <typename E>
-struct Gemm {
-  int64_t m, n, depth;
-  Matrix<const E> a, b;
-  Matrix<SumOf<E>> c;
-  bool add;
-
-  // The part with this many rows, columns and terms from (i, j, p).
-  Gemm part(
-      int64_t i,
-      int64_t rows,
-      int64_t j,
-      int64_t columns,
-      int64_t p,
-      int64_t terms) const {
-    constexpr int64_t group = kGroup<E>;
-    const auto right = b.from(p / group, j * group);
-    const bool more = add || p > 0;
-    return {rows, columns, terms, a.from(i, p), right, c.from(i, j), more};
-  }
+// Of a product: a is (m, terms), b (terms, n) and c (m, n). All are multiples
+// of 16.
+struct Sizes {
+  int64_t m, n, terms;
 };
 
-// The product of a tile, by oneDNN where it has one, else in vector registers:
-// MKL, ATen's other product for a single thread, is slow on AMD's processors
-// (at best 53 GFLOP/s in float64 on Zen 5, these loops 110). Tiles that begin
-// at a cache line are up to four times as fast.
-template <typename E>
-class Product {
- public:
-  Product() {
-#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
-    brgemm_ = kGroup<E> == 2 ||
-        (std::is_same_v<E, float> && at::hasMKLDNN() &&
-         at::globalContext().userEnabledMkldnn());
-#endif
-  }
-  Product(const Product&) = delete;
-  Product& operator=(const Product&) = delete;
-  ~Product() {
-    if (kGroup<E> == 2) {
-      // Other code in this thread configures AMX for itself.
-      cpublas::brgemm_release();
-    }
-  }
-
-  void operator()(const Gemm<E>& g) const {
-    for (int64_t i = 0; i < g.m && g.depth == 0 && !g.add; i++) {
-      // A product without terms is zero.
-      std::fill_n(g.c[i], g.n, T(0));
-    }
-    for (int64_t p = 0, terms = 0; p < g.depth; p += terms) {
-      terms = piece(g.depth - p, kDepth);
-      for (int64_t j = 0, columns = 0; j < g.n; j += columns) {
-        columns = piece(g.n - j, kWidth);
-        for (int64_t i = 0, rows = 0; i < g.m; i += rows) {
-          rows = piece(g.m - i, g.m);
-          tile(g.part(i, rows, j, columns, p, terms));
-        }
-      }
-    }
-  }
-
- private:
-  using T = SumOf<E>;
+// c = a @ b, or c += a @ b if `add`.
+//
+// In vector registers, for float64: MKL, ATen's other product for a single
+// thread, takes a slower path on AMD's processors.
+template <typename T>
+void register_product(
+    Sizes s,
+    Matrix<const T> a,
+    Matrix<const T> b,
+    Matrix<T> c,
+    bool add) {
   using Vec = Vectorized<T>;
-
-  // How many of `size` rows, columns or terms to take at once. In every thread
-  // oneDNN compiles a kernel for each shape and keeps it. Many shapes would
-  // fill the memory, so oneDNN gets multiples of kWhole. The rest of pairs, for
-  // which there is no register tile, is taken in powers of two.
-  int64_t piece(int64_t size, int64_t limit) const {
-    if (!brgemm_ || size >= kWhole) {
-      return std::min(brgemm_ ? size / kWhole * kWhole : size, limit);
-    }
-    int64_t power = kGroup<E> == 1 ? size : kWhole / 2;
-    while (power > size) {
-      power /= 2;
-    }
-    return power;
-  }
-
-  void tile(const Gemm<E>& g) const {
-    constexpr bool pairs = kGroup<E> == 2;
-    if constexpr (!std::is_same_v<E, double>) {
-      const bool whole =
-          g.m % kWhole == 0 && g.n % kWhole == 0 && g.depth % kWhole == 0;
-      if (brgemm_ && (whole || pairs)) {
-        return cpublas::brgemm(
-            g.m,
-            g.n,
-            g.depth,
-            g.a.stride,
-            g.b.stride / kGroup<E>,
-            g.c.stride,
-            g.add,
-            g.a.data,
-            g.b.data,
-            g.c.data,
-            pairs);
-      }
-    }
-    if constexpr (!pairs) {
-      strips<kVectors>(g);
-    }
-  }
-
-  // The vectors of columns in a strip. Six rows of sums, one row of b and one
-  // broadcast element fill the registers of AVX2 and AVX-512.
-#if defined(CPU_CAPABILITY_AVX2)
-  static constexpr int kVectors = 2;
-#else
-  static constexpr int kVectors = 4;
-#endif
-
-  // Strips of this many vectors of columns, and narrower ones for the rest.
-  template <int vectors>
-  static void strips(const Gemm<E>& g) {
-    constexpr int64_t width = vectors * Vec::size();
-    int64_t j = 0;
-    for (; vectors > 1 ? j + width <= g.n : j < g.n; j += width) {
-      const int64_t columns = std::min(width, g.n - j);
-      strip<vectors, 6>(g.part(0, g.m, j, columns, 0, g.depth));
-    }
-    if constexpr (vectors > 1) {
-      strips<vectors / 2>(g.part(0, g.m, j, g.n - j, 0, g.depth));
-    }
-  }
-
-  // Sums begin at zero and are added to c last: short sums err less than a long
-  // one. A single vector may be filled in part. g is a copy, so that its
-  // numbers stay in registers.
-  template <int vectors, int rows>
-  static void strip(const Gemm<E> g) {
-    constexpr int64_t width = Vec::size();
-    const int64_t count = vectors > 1 ? width : std::min(g.n, width);
-    const auto load = [&](const T* from) {
-      return count == width ? Vec::loadu(from) : Vec::loadu(from, count);
-    };
-    int64_t i = 0;
-    for (; i + rows <= g.m; i += rows) {
-      Vec sum[rows][vectors], total[rows][vectors], right[vectors];
+  // Eight vectors of sums fit into the registers of AVX2 and AVX-512.
+  constexpr int64_t width = 16, vectors = width / Vec::size();
+  constexpr int64_t rows = 8 / vectors;
+  for (int64_t j = 0; j < s.n; j += width) {
+    for (int64_t i = 0; i < s.m; i += rows) {
+      Vec sum[rows][vectors], right[vectors];
       const auto each = [](const auto& f) {
 #pragma GCC unroll 8
         for (int x = 0; x < rows; x++) {
@@ -282,35 +217,64 @@ class Product {
           }
         }
       };
-      each([&](int x, int y) { sum[x][y] = total[x][y] = Vec(T(0)); });
+      each([&](int x, int y) { sum[x][y] = Vec(T(0)); });
 #pragma GCC unroll 1
-      for (int64_t p = 0; p < g.depth; p++) {
+      for (int64_t p = 0; p < s.terms; p++) {
 #pragma GCC unroll 8
         for (int y = 0; y < vectors; y++) {
-          right[y] = load(g.b[p] + y * width);
+          right[y] = Vec::loadu(b[p] + j + y * Vec::size());
         }
         each([&](int x, int y) {
-          sum[x][y] = vec::fmadd(Vec(g.a[i + x][p]), right[y], sum[x][y]);
+          sum[x][y] = vec::fmadd(Vec(a[i + x][p]), right[y], sum[x][y]);
         });
-        if (vectors == 1 && p % kNarrowDepth == kNarrowDepth - 1) {
-          each([&](int x, int y) {
-            total[x][y] = total[x][y] + sum[x][y];
-            sum[x][y] = Vec(T(0));
-          });
-        }
       }
+      // Added last: short sums err less than a long one.
       each([&](int x, int y) {
-        T* to = g.c[i + x] + y * width;
-        const Vec all = vectors > 1 ? sum[x][y] : total[x][y] + sum[x][y];
-        (g.add ? all + load(to) : all).store(to, count);
+        T* to = c[i + x] + j + y * Vec::size();
+        (add ? sum[x][y] + Vec::loadu(to) : sum[x][y]).store(to);
       });
     }
-    if constexpr (rows > 1) {
-      strip<vectors, rows / 2>(g.part(i, g.m - i, 0, g.n, 0, g.depth));
+  }
+}
+
+// The same by oneDNN, which in every thread compiles a kernel for each shape
+// and keeps it. Where it is absent or off, brgemm() of float calls the BLAS.
+template <typename operand_t>
+void product(
+    Sizes s,
+    Matrix<const operand_t> a,
+    Matrix<const operand_t> b,
+    Matrix<at::opmath_type<operand_t>> c,
+    bool add) {
+  constexpr int64_t vnni = kVnni<operand_t>;
+  const bool narrow = std::min(s.m, s.n) == 16;
+  const int64_t most = (narrow ? kNarrowTerms : kTerms) * vnni;
+  for (int64_t p = 0; p < s.terms; p += most, add = true) {
+    const int64_t terms = std::min(most, s.terms - p);
+    const auto left = a.from(0, p), right = b.from(p / vnni);
+    if constexpr (std::is_same_v<operand_t, double>) {
+      register_product({s.m, s.n, terms}, left, right, c, add);
+    } else {
+      for (int64_t j = 0; j < s.n; j += kWidth) {
+        const operand_t* x = right.data + j * vnni;
+        const int64_t n = std::min(kWidth, s.n - j), ld = right.stride / vnni;
+        // clang-format off
+        cpublas::brgemm(s.m, n, terms, left.stride, ld, c.stride, add,
+                        left.data, x, c.data + j, vnni == 2);
+        // clang-format on
+      }
     }
   }
+}
 
-  bool brgemm_ = false;
+// Other code in a thread configures AMX for itself.
+template <typename operand_t>
+struct ReleaseProducts {
+  ~ReleaseProducts() {
+    if (kVnni<operand_t> == 2) {
+      cpublas::brgemm_release();
+    }
+  }
 };
 
 } // namespace CPU_CAPABILITY
