@@ -4,8 +4,9 @@ It draws sources of a checkout of PyTorch (see sample.py). One after another, it
 source (plant.py), builds that branch with the tool on this Python's torch, and lets the result train (probe.py). Then
 it changes all sources that worked at once, and runs the operators of PyTorch's OpInfo.
 
-* effective: the fork's library has every function of the source, the fork works, and no copy of them in the base runs.
-  Traps stand in the base's copies, and the base's code is searched for calls and pointers that lead to them.
+* effective: the fork's library has the source's functions, the dynamic linker finds them before the base's, the fork
+  works, and no copy of them in the base runs. Traps stand in the base's copies, and the base's code is searched for
+  calls and pointers that lead to them.
 * refused: the tool says in one sentence why it does not build the change.
 * not compiled: the source itself does not compile against the wheel.
 * ineffective: a copy in the base can run, so the tool has built something that does not have the change.
@@ -123,14 +124,19 @@ def examine(branch: Branch, paths: list[str], lines: list[str], long: bool) -> O
     old = {library.path.name: library.copies(planted, paths) for library in base()}
     file = branch.folder / "old.json"
     spots = {name: [(symbol.name, symbol.start) for symbol in symbols] for name, symbols in old.items()}
-    file.write_text(json.dumps({"old": spots, "long": long}))
+    theirs = {name for library in base() for name in library.exported}
+    ours = [str(library.resolve()) for library in branch.libraries]
+    exported = sorted({name for library in branch.libraries for name in Library.read(library).exported} & theirs)
+    file.write_text(json.dumps({"old": spots, "exported": exported, "ours": ours, "long": long}))
     done = branch.fork("run", "--", "python", str(PROBE), str(file))
     seen = frozenset(line for line in done.err.splitlines() if line.startswith(MARK)) & frozenset(lines)
     if done.status:
         return Outcome(BROKEN, done.reason, planted, seen)
-    ran = json.loads(done.out.splitlines()[-1])["ran"]
-    if ran:
-        return Outcome(INEFFECTIVE, f"the base's {', '.join(ran[:3])} ran", planted, seen)
+    said = json.loads(done.out.splitlines()[-1])
+    for what, names in (("is found before the fork's", said["unbound"]), ("ran", said["ran"])):
+        if names:
+            rest = f", and {len(names) - 1} more" if names[1:] else ""
+            return Outcome(INEFFECTIVE, f"the base's {names[0]} {what}{rest}", planted, seen)
     return Outcome(EFFECTIVE, "", planted, seen)
 
 

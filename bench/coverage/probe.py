@@ -1,7 +1,7 @@
 """Runs in a fork: replaces the base's old copies of changed functions by traps, works, and says which of them ran.
 
-`python probe.py FILE`: FILE is JSON with `old`, which has for each library the addresses of the old copies, and `long`,
-for every operator of PyTorch's OpInfo instead of some.
+`python probe.py FILE`: FILE is JSON. `old` has for each library the addresses of the old copies; `exported` the names
+that the dynamic linker has to find in the fork's libraries, `ours`; and with `long`, every operator of OpInfo runs.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ def loaded(name: str) -> int:
         rows = [line.split() for line in maps]
     spots = [int(row[0].partition("-")[0], 16) for row in rows if len(row) > 5 and row[5].endswith("/" + name)]
     return min(spots, default=0)
+
+
+def elsewhere(names: list[str], ours: list[str]) -> list[str]:
+    """The names that PyTorch's libraries do not find in these of ours: they search in the order that `torch._C` has."""
+    scope = ctypes.CDLL(torch._C.__file__)
+    with open("/proc/self/maps") as maps:
+        rows = [line.split() for line in maps]
+    spans = [[int(end, 16) for end in row[0].split("-")] for row in rows if len(row) > 5 and row[5] in ours]
+    places = {name: ctypes.cast(getattr(scope, name), ctypes.c_void_p).value or 0 for name in names}
+    return [name for name, place in places.items() if not any(start <= place < end for start, end in spans)]
 
 
 def trap(address: int, libc: ctypes.CDLL) -> bytes:
@@ -126,10 +136,11 @@ def operators() -> int:
 def main() -> None:
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
+    unbound = elsewhere(wanted["exported"], wanted["ours"])
     ran = watch(wanted["old"])
     train()
     samples = operators() if wanted["long"] else 0
-    print(json.dumps({"ran": sorted(set(ran)), "samples": samples}), flush=True)
+    print(json.dumps({"unbound": unbound, "ran": sorted(set(ran)), "samples": samples}), flush=True)
     os._exit(0)
 
 
