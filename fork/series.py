@@ -15,6 +15,7 @@ import yaml
 from fork.errors import ForkError
 
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
+DERIVATIVES = "tools/autograd/derivatives.yaml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
 KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.

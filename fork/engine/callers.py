@@ -27,12 +27,14 @@ class Caller:
 
 @dataclass(frozen=True)
 class Held:
-    """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them."""
+    """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
+    directly; and where its libraries, by name, have what they look up."""
 
     exported: frozenset[str]
     bound: frozenset[str]
     hidden: Mapping[str, str]
     direct: Mapping[str, list[Caller]]
+    slots: Mapping[str, list[tuple[str, int]]]
 
 
 class Libraries:
@@ -42,7 +44,7 @@ class Libraries:
         names = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
         self._paths = [path for name in names if (path := base.torch / "lib" / name).is_file()]
         self._base, self._work = base, work
-        self._known = Held(frozenset(), frozenset(), {}, {})
+        self._known = Held(frozenset(), frozenset(), {}, {}, {})
         self._asked: set[str] = set()
         rows = self._ask(["*"])
         if bare := next((row[1] for row in rows if row[0] == "bare"), None):
@@ -61,7 +63,10 @@ class Libraries:
             self._asked.update(fresh)
             rows = self._ask(fresh)
             direct: dict[str, list[Caller]] = defaultdict(list, self._known.direct)
+            slots: dict[str, list[tuple[str, int]]] = defaultdict(list, self._known.slots)
             for row in rows:
+                if row[0] == "slot":
+                    slots[row[1]].append((row[2].rpartition("/")[2], int(row[3])))
                 if row[0] == "direct":
                     direct[row[1]].append(Caller(row[3], row[4], row[2]))
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
@@ -70,6 +75,7 @@ class Libraries:
                 self._known.bound | kinds["protected"].keys(),
                 {**self._known.hidden, **kinds["hidden"]},
                 direct,
+                slots,
             )
         return self._known
 

@@ -172,7 +172,10 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_OBJECTS": job.replaced.objects,
         "FORK_PYTHON_OBJECTS": job.replaced.python,
         "FORK_LAST": [glue / "quiet_start.cpp"] if job.replaced.objects else [],
-        "FORK_MODULE": [glue / ("module.cpp" if job.operators else "plain_module.cpp")],
+        "FORK_MODULE": [
+            *(["FORK_OPERATORS"] if job.operators else []),
+            *(["FORK_NODES"] if job.replaced.generated else []),
+        ],
         "FORK_SOURCES": [file for file in cpp.values() if file not in kernels],
         "FORK_GENERATED": [
             *_unit(job, "autograd", generated["autograd"]),
@@ -235,7 +238,9 @@ def _glue(job: Job) -> list[str]:
     """The groups of symbols, hidden in the base's libraries, that this stack's code may call."""
     ours = "".join(file.read_text() for file in job.sources.values())
     uses = {
-        "autograd": job.operators and "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
+        "autograd": job.replaced.generated
+        or job.operators
+        and "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
         "functorch": any(path.startswith("aten/src/ATen/functorch/") for path in job.sources),
         "blas": "cpublas" in ours,
     }

@@ -18,6 +18,8 @@ WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
 PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
 # What a compiler appends to the name of a function that it has split, or made a version of.
 PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
+# What PyTorch's generators name the code of a node, and the kernel of an operator.
+HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
 # Told once for the base, and once for the copy.
 HARMLESS = re.compile(r"torch_warn_once|__ioinit|DW\.ref\.|fork_left_")
 
@@ -67,6 +69,7 @@ class Object:
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
+        self.holders = {part for name in own for found in HOLDER.findall(readable(name.name)) for part in found if part}
         self.nodes = self._nodes()
         self.held: dict[str, list[str]] = {}
         for name in self.defined:
@@ -197,21 +200,22 @@ def affected(objects: Mapping[Object, set[str]], leaves: Callable[[str], bool]) 
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL("libstdc++.so.6")
+def _library() -> tuple[ctypes.CDLL, ctypes.CDLL]:
+    library, system = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None)
     library.__cxa_demangle.restype = ctypes.c_void_p
-    return library
+    return library, system
 
 
 @cache
 def readable(name: str) -> str:
     """A symbol's name as C++ writes it."""
     status = ctypes.c_int()
-    found = _library().__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
+    library, system = _library()
+    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
     if not found:
         return name
     text = ctypes.string_at(found).decode()
-    ctypes.CDLL(None).free(ctypes.c_void_p(found))
+    system.free(ctypes.c_void_p(found))
     return text
 
 

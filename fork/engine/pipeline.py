@@ -18,12 +18,12 @@ from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.fork import Fork, environment
-from fork.engine.replace import replace_sources
+from fork.engine.replace import Replaced, added_entries, replace_sources
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
-from fork.series import NATIVE_FUNCTIONS, Commit, Series
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Commit, Series
 from fork.weave.cpp_inverse import has_code
 
 HERE = Path(__file__).resolve().parent
@@ -132,8 +132,9 @@ def _make(fork: Fork, stage: Path) -> None:
     woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
     clock.step("weave", f"{len(woven)} files")
 
+    replaced = Replaced()
     if NATIVE_FUNCTIONS in state or changed:  # else Python changes alone, and the base's libraries stay
-        _make_libraries(fork, stage, state, toolkit, clock)
+        replaced = _make_libraries(fork, stage, state, toolkit, clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)
     if (tolerances := state.get(TOLERANCES)) is not None:
@@ -141,14 +142,14 @@ def _make(fork: Fork, stage: Path) -> None:
     made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version}
     tree.write(stage, "fork.json", json.dumps(made))
     tree.date_last(stage / "fork.json", stage)
-    _try_out(fork, stage)
+    _try_out(fork, stage, replaced)
     _publish(fork, stage)
     clock.step("install", f"{fork.site}")
     took = time.monotonic() - clock.start
     print(f"done     {fork.commit.name} on torch {fork.base.version} in {took:.1f} s", flush=True)
 
 
-def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> None:
+def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> Replaced:
     generated = fork.home / "work/generated"
     if NATIVE_FUNCTIONS in state:
         _generate(fork, stage, state, generated)
@@ -159,6 +160,8 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
         shutil.rmtree(generated, ignore_errors=True)
 
     replaced = replace_sources(fork, stage, state)
+    for line in replaced.told:
+        print(f"replaced {line}", flush=True)
     if replaced.told:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
     sources = compiled(fork.series, state)
@@ -181,12 +184,15 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     count = sum(not path.endswith(".h") for path in sources)
     generators = ", and the generated ones" if job.operators else ""
     clock.step("compile", f"{count} sources of the stack{generators}{cache.said(job.work)}")
+    return replaced
 
 
 def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:
     native = state[NATIVE_FUNCTIONS]
     generated.mkdir(parents=True, exist_ok=True)
-    derivatives = state.get("tools/autograd/derivatives.yaml")
+    derivatives = state.get(DERIVATIVES)
+    if derivatives and fork.series.replaces(DERIVATIVES):
+        derivatives = added_entries(fork, DERIVATIVES, derivatives)
     command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)
@@ -202,12 +208,20 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
             print(f"note     no Tensor.{name}: the class Tensor of a wheel takes no new method", flush=True)
 
 
-def _try_out(fork: Fork, stage: Path) -> None:
-    """Imports the new fork before it replaces the last good one."""
-    code = f"import torch; assert torch.__file__.startswith({str(stage)!r}), torch.__file__"
+def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
+    """Imports the new fork before it replaces the last good one, and looks whether what it replaces is replaced."""
+    own = ["libtorch.so", "_C" + fork.base.probe.suffix] if replaced.slots else []
+    asked = {"stage": str(stage), "slots": replaced.slots, "own": own}
+    tree.write(fork.home / "work", "slots.json", json.dumps(asked))
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)
-    process.run([fork.base.python, "-X", "faulthandler", "-c", code], failed, env=variables, cwd="/")
+    if replaced.slots:
+        variables["LD_BIND_NOW"] = "1"
+    program, told = str(HERE / "proof.py"), str(fork.home / "work/slots.json")
+    # As a module would: its own folder is not to be searched for what torch imports.
+    code = f"import runpy, sys; sys.argv[1:] = [{told!r}]; runpy.run_path({program!r}, run_name='__main__')"
+    command: list[str | Path] = [fork.base.python, "-X", "faulthandler", "-c", code]
+    process.run(command, failed, env=variables, cwd="/")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

@@ -5,10 +5,14 @@
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
-//   direct NAME LIBRARY FUNCTION FILE   FUNCTION is what holds the reference;
-//   FILE its source where it is local to it file NAME LIBRARY a source that it
-//   was made of; told when `*` is among the names bare LIBRARY it lists no
-//   hidden symbols (it is stripped), or is of another machine
+//   direct NAME LIBRARY FUNCTION FILE
+//     FUNCTION holds the reference; FILE is its source where it is local to it.
+//   slot NAME LIBRARY OFFSET
+//     There the linker puts the symbol's address when the process starts.
+//   file NAME LIBRARY
+//     A source that it was made of; told when `*` is among the names.
+//   bare LIBRARY
+//     It lists no hidden symbols (it is stripped), or is of another machine.
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -77,7 +81,7 @@ class Library {
           (section.sh_flags & SHF_EXECINSTR) != 0) {
         scan(section);
       } else if (section.sh_type == SHT_RELA) {
-        relocations(section);
+        relocations(section, names);
       }
     }
   }
@@ -239,10 +243,23 @@ class Library {
   }
 
   // Tables that the loader fills with addresses of this library, without names.
-  void relocations(const Elf64_Shdr& section) {
+  void relocations(
+      const Elf64_Shdr& section,
+      const std::unordered_set<std::string>& names) {
+    const Elf64_Shdr& table = sections_[section.sh_link];
+    const auto* symbols = at<Elf64_Sym>(table.sh_offset);
+    const char* strings = at<char>(sections_[table.sh_link].sh_offset);
     const auto* first = at<Elf64_Rela>(section.sh_offset);
     for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
-      if (ELF64_R_SYM(first[n].r_info) != 0) {
+      if (const uint64_t symbol = ELF64_R_SYM(first[n].r_info)) {
+        const char* name = strings + symbols[symbol].st_name;
+        const auto kind = ELF64_R_TYPE(first[n].r_info);
+        if ((kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT ||
+             kind == R_X86_64_64) &&
+            names.count(name) != 0) {
+          const auto offset = static_cast<long long>(first[n].r_offset);
+          std::printf("slot\t%s\t%s\t%lld\n", name, path_, offset);
+        }
         continue;
       }
       for (const Wanted& one : holders(first[n].r_addend)) {

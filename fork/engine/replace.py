@@ -13,15 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fork.checkout.changed import Text, Tree
+from fork.checkout.changed import ELSEWHERE, Text, Tree
+from fork.checkout.git import Checkout
 from fork.engine.base import Base
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.fork import Fork
-from fork.engine.objects import WEAK, Object, affected, called, changed_sections, identifier, plain
+from fork.engine.nodes import FILES, GENERATED, Nodes, holder, operator
+from fork.engine.objects import GLOBAL, WEAK, Object, affected, called, changed_sections, identifier, plain
 from fork.engine.toolchain import instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.weave import yamls
 from fork.weave.cpp import code_of
 from fork.weave.registrations import NAME, dropped, left
 
@@ -30,6 +34,8 @@ CHANGED = "changed"
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
 OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
+# What the tool's own glue has for generated code.
+SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
 
 @dataclass
@@ -39,6 +45,7 @@ class Source:
     text: Text
     why: str
     changed: bool  # by the branch, itself or in a header
+    compiler: Compiler
     left: list[tuple[int, str]] = field(default_factory=list)
     new: list[Object] = field(default_factory=list)
     old: list[Object | None] = field(default_factory=list)
@@ -54,14 +61,15 @@ class Source:
 
 @dataclass(frozen=True)
 class Replaced:
-    """The objects that go in front, those of the Python bindings apart; a phrase for each source; what takes the place
-    of the base's; and the folder of the headers that the branch changes."""
+    """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
+    up what they define; the folder of the headers that the branch changes; and whether nodes were generated."""
 
     objects: Sequence[Path] = ()
     python: Sequence[Path] = ()
     told: Sequence[str] = ()
-    symbols: Sequence[str] = ()
+    slots: Sequence[tuple[str, str, int]] = ()
     headers: Sequence[Path] = ()
+    generated: bool = False
 
 
 def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Replaced:
@@ -69,22 +77,44 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     texts = {path: file.read_text() for path, file in state.items() if fork.series.replaces(path)}
     if not texts:
         return Replaced()
+    if device := next((path for path in texts if path.endswith((".cu", ".cuh"))), None):
+        raise ForkError(
+            f"{device} changes code of the GPU that exists, which a fork on a wheel cannot: add a file instead"
+        )
     base, work = fork.base, fork.home / "work"
     assert fork.series.checkout is not None and fork.series.since is not None
     tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit)
     if not tree.known:
         print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
-    headers = [path for path in texts if not path.endswith((".cpp", ".cu"))]
+    headers = [path for path in texts if path.endswith((".h", ".cuh"))]
     own = _headers(base, tree, {path: texts[path] for path in headers}, work, stage)
+    lists = {path: _list(base, tree, texts.get(path), path, stage) for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
+    nodes = Nodes(base, stage, work / "nodes", lists[NATIVE_FUNCTIONS][0], lists[DERIVATIVES][0])
+    nodes.wanted |= lists[DERIVATIVES][1]
     libraries = Libraries(base, work)
     before = [work / "headers", *_generated(work)]
-    behind = [tree.checkout.path / "aten/src", tree.checkout.path]
+    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path)]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
-    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many)
+    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes)
     sources = {path: text for path, text in texts.items() if path.endswith(".cpp")}
+    for path in [path for path in sources if ELSEWHERE.search(path) and not libraries.has_source(path)]:
+        print(f"left out {path}: torch {base.version} was built without it", flush=True)
+        del sources[path]
     return replace(found.find(sources, headers), headers=[own])
+
+
+def _others(checkout: Path) -> list[Path]:
+    """The headers of other projects, as far as the checkout has its submodules; no wheel has all of them."""
+    top = checkout / "third_party"
+    inner = ("fbgemm/third_party/asmjit/src", "ideep/mkl-dnn/include", "kineto/libkineto/include", "protobuf/src")
+    plain = ("gloo", "onnx", "tensorpipe", "eigen", "miniz-3.0.2", "opentelemetry-cpp/api/include", "cpp-httplib")
+    return [
+        folder
+        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top)
+        if folder.is_dir()
+    ]
 
 
 def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> Path:
@@ -102,6 +132,26 @@ def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage
     return folder
 
 
+def _list(base: Base, tree: Tree, text: str | None, path: str, stage: Path) -> tuple[str, set[str]]:
+    """A yaml list as the fork has it, and the operators whose entries the branch changes."""
+    shipped, place = base.read(path) or "", base.wheel_path(path)
+    if text is None or place is None:
+        return shipped, set()
+    merged = tree.merged(path, text)
+    write(stage, place, merged)
+    before = tree.checkout.read_at(tree.since, path) or ""
+    return merged, {operator(schema) for schema in yamls.changed(before, text)}
+
+
+def added_entries(fork: Fork, path: str, file: Path) -> Path:
+    """A file with the entries alone that the branch adds to a list of which it changes others."""
+    assert fork.series.checkout is not None and fork.series.since is not None
+    before = yamls.entries(Checkout.open(fork.series.checkout).read_at(fork.series.since, path) or "")
+    folder, name = fork.home / "work/added", Path(path).name
+    write(folder, name, "".join(text for name, text in yamls.entries(file.read_text()).items() if name not in before))
+    return folder / name
+
+
 def _generated(work: Path) -> list[Path]:
     return [
         folder
@@ -113,14 +163,28 @@ def _generated(work: Path) -> list[Path]:
 class Replacement:
     """One run of the search; `headers` are those that the branch changes."""
 
-    def __init__(self, tree: Tree, libraries: Libraries, compiler: Compiler, before: Compiler, limit: int) -> None:
-        self._tree, self._libraries, self._limit = tree, libraries, limit
+    def __init__(
+        self,
+        tree: Tree,
+        libraries: Libraries,
+        compiler: Compiler,
+        before: Compiler,
+        limit: int,
+        nodes: Nodes | None = None,
+    ) -> None:
+        self._tree, self._libraries, self._limit, self._nodes = tree, libraries, limit, nodes
         self._compiler, self._before = compiler, before  # with the branch's headers, and with the release's
         self._sources: dict[str, Source] = {}
+        self._generated: set[str] = set()
+        self._words: set[str] = set()  # of the headers that the branch changes
         self._problems: list[str] = []
 
     def find(self, changed: Mapping[str, str], headers: Iterable[str]) -> Replaced:
         """`changed` has the branch's text of each source that it changes."""
+        headers = list(headers)
+        for path in headers:
+            self._words |= set(re.findall(r"\w+", code_of(self._tree.checkout.read(path) or "")))
+            self._words |= set(re.findall(r"\w+", code_of((self._tree.checkout.path / path).read_text())))
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
         for path in self._tree.includers(headers):
@@ -134,11 +198,13 @@ class Replacement:
             if source.old and same:
                 del self._sources[source.path]
         while True:
-            known = set(self._sources)
+            self._generate()
+            known, wanted = set(self._sources), set(self._generated)
             self._compile()
             self._refuse()
             self._trace()
-            if set(self._sources) == known and not self._problems:
+            done = set(self._sources) == known and self._generated == (self._nodes.wanted if self._nodes else wanted)
+            if done and not self._problems:
                 break
             self._refuse()
             self._refuse_many()
@@ -146,7 +212,18 @@ class Replacement:
 
     def _add(self, text: Text, why: str, changed: bool) -> None:
         if text.path not in self._sources:
-            self._sources[text.path] = Source(text, why, changed)
+            self._sources[text.path] = Source(text, why, changed, self._compiler)
+
+    def _generate(self) -> None:
+        """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
+        if self._nodes is None or self._nodes.wanted == self._generated:
+            return
+        self._generated = set(self._nodes.wanted)
+        folders = [self._nodes.folder, self._nodes.folder / GENERATED]
+        texts = self._nodes.texts()
+        names = ", ".join(sorted(self._generated)[:3]) + (", ..." if self._generated else "")
+        for text in texts:
+            self._sources[text.path] = Source(text, f"of {names}", False, self._compiler.including(folders))
 
     def _refuse(self) -> None:
         if self._problems:
@@ -171,12 +248,14 @@ class Replacement:
                     text, source.left = left(text, source.text.before)
                     for _, head in dropped(source.text.before, source.text.after):
                         self._problems.append(f"{source.path} no longer has `{head}`, which the base has registered")
-                new |= dict.fromkeys(self._compiler.units(source.path, text), source)
-        for unit, made in self._compiler.compile_all(new).items():
-            if isinstance(made, Failed):
-                self._failed(new[unit], made)
-            else:
-                new[unit].new.append(Object(made))
+                new |= dict.fromkeys(source.compiler.units(source.path, text), source)
+        for compiler in dict.fromkeys(source.compiler for source in new.values()):
+            own = [unit for unit, source in new.items() if source.compiler is compiler]
+            for unit, made in compiler.compile_all(own).items():
+                if isinstance(made, Failed):
+                    self._failed(new[unit], made)
+                else:
+                    new[unit].new.append(Object(made))
         self._refuse()
         held = self._held()
         old: dict[Unit, Source] = {}
@@ -193,14 +272,25 @@ class Replacement:
 
     def _failed(self, source: Source, failed: Failed) -> None:
         if source.why == CHANGED:
-            print(f"error    {failed.error}", flush=True)
-            raise ForkError(f"compiling failed: {failed.error}")
-        self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {failed.error}")
+            error = self._missing(failed)
+            print(f"error    {error}", flush=True)
+            raise ForkError(f"compiling {source.path} failed: {error}")
+        self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {self._missing(failed)}")
 
     def _objects(self) -> Iterator[tuple[Source, Object]]:
         for source in self._sources.values():
             for one in source.new:
                 yield source, one
+
+    def _missing(self, failed: Failed) -> str:
+        """The compiler's error, and of a header of another project the submodule that has it."""
+        header = re.search(r"fatal error: (\w+)[/.].*No such file", failed.error)
+        if header is None:
+            return failed.error
+        top = self._tree.checkout.path / "third_party"
+        names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
+        advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
+        return f"{failed.error}{advice}"
 
     def _held(self) -> Held:
         return self._libraries.held(name for _, one in self._objects() for name in {*one.defined, *one.undefined})
@@ -212,9 +302,13 @@ class Replacement:
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
-        if one.defined[name].binding == WEAK and source.why == CHANGED and identifier(name) not in source.words:
+        if one.defined[name].binding == WEAK and identifier(name) not in self._own_words(source):
             return []  # of a header that the branch does not change
         return [caller for caller in held.direct.get(name, ()) if not self._covered(caller, [source])]
+
+    def _own_words(self, source: Source) -> set[str]:
+        """The words of what a change of this source can define; a generated one defines no templates."""
+        return self._words if source.path.startswith(GENERATED) else self._words | source.words
 
     def _outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Those of them in sources that are not compiled."""
@@ -224,6 +318,9 @@ class Replacement:
     def _covered(self, caller: Caller, sources: Sequence[Source]) -> bool:
         """Whether the function or table of the base that reaches a symbol is of one of these sources."""
         name = plain(caller.name)
+        if parts := holder(caller) if FILES.fullmatch(caller.file) else None:
+            made = {part for source in sources for one in source.new for part in one.holders}
+            return parts <= made
         if not caller.file:
             return any(name in one.names for source in sources for one in source.new)
         alone = self._libraries.files[caller.file] == 1
@@ -238,10 +335,10 @@ class Replacement:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
                 differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
-                if old and source.why == CHANGED:
+                if not self._words:
                     # A template of a header that the source uses now: the base's own is made of the same text.
                     weak = [name for name, symbol in one.defined.items() if symbol.binding == WEAK]
-                    differing[one] -= {one.where[name] for name in weak if name not in old.defined}
+                    differing[one] -= {one.where[name] for name in weak if not old or name not in old.defined}
         hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
 
         def leaves(name: str) -> bool:
@@ -259,7 +356,12 @@ class Replacement:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held, leaves)
             for name in one.undefined:
-                if name in held.hidden and name not in held.exported and OWN.match(called(name)):
+                if (
+                    name in held.hidden
+                    and name not in held.exported
+                    and OWN.match(called(name))
+                    and not SUPPLIED.match(called(name))
+                ):
                     self._add_holder(source, name)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
@@ -306,10 +408,14 @@ class Replacement:
             known = self._sources.get(path)
             if not path.endswith(".cpp") or (known and known.new) or not self._libraries.has_source(path):
                 continue
-            if _is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words(path)):
+            if _is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
                 if not known:
                     self._add(self._tree.text(path), f"calls {word}", False)
                 return
+        operators = self._nodes.calling(word) if self._nodes and FILES.fullmatch(caller.file) else set()
+        if self._nodes and not operators <= self._nodes.wanted:
+            self._nodes.wanted |= operators
+            return
         if not self._covered(caller, list(self._sources.values())):
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
             self._problems.append(
@@ -320,7 +426,7 @@ class Replacement:
                 )
             )
 
-    def _words(self, path: str) -> set[str]:
+    def _words_of(self, path: str) -> set[str]:
         return set(re.findall(r"\w+", self._tree.read(path) or ""))
 
     def _add_holder(self, source: Source, name: str) -> None:
@@ -356,10 +462,13 @@ class Replacement:
             for one in source.new:
                 bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
                 (python if bindings else objects).append(one.file)
-                symbols += one.defined
+                symbols += [
+                    name for name, symbol in one.defined.items() if symbol.binding == GLOBAL and not symbol.hidden
+                ]
             told.append(f"{source.path} ({source.why})")
-        held = self._libraries.held(symbols)
-        return Replaced(objects, python, told, sorted(set(symbols) & held.exported))
+        slots = self._libraries.held(symbols).slots
+        places = [(name, library, at) for name in sorted(set(symbols)) for library, at in slots.get(name, ())]
+        return Replaced(objects, python, told, places, (), bool(self._generated))
 
 
 def _state(section: str) -> str:

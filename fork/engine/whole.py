@@ -81,7 +81,8 @@ class Compiler:
         includes: Sequence[Path],
         behind: Sequence[Path],
     ) -> None:
-        self._work, self._capabilities = work, capabilities
+        self._base, self._work, self._capabilities = base, work, capabilities
+        self._includes, self._behind = includes, behind
         self._stable = (str(base.site), str(base.probe.include), "/usr/")
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         flags = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
@@ -90,7 +91,7 @@ class Compiler:
             f"-std=c++{standard[1][2:] if standard else '17'}",
             *said,
             # A section for each function and variable, so that two objects can be compared.
-            *("-fPIC", "-fopenmp", "-ffunction-sections", "-fdata-sections", "-w"),
+            *("-fPIC", "-fopenmp", "-ffunction-sections", "-fdata-sections", "-w", "-fdiagnostics-color=never"),
             *(f"-D{name}" for name in DEFINED),
             *(f"-DHAVE_{name}_CPU_DEFINITION" for name in capabilities if name != "DEFAULT"),
             *(f"-D{definition}" for definition in base.probe.definitions),
@@ -104,6 +105,10 @@ class Compiler:
         version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
         headers = sorted(str(file) for folder in includes for file in folder.rglob("*.h"))
         self._about = repr((version, base.record_text, self._flags, headers, toolchain.settings())).encode()
+
+    def including(self, folders: Sequence[Path]) -> Compiler:
+        """One that looks for headers in these folders first."""
+        return Compiler(self._base, self._work, self._capabilities, [*folders, *self._includes], self._behind)
 
     def units(self, path: str, text: str) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""

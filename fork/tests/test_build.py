@@ -21,6 +21,7 @@ from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
+from fork.engine.replace import Replaced
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
@@ -295,7 +296,7 @@ def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path
     (package / "__init__.py").write_text("from torch import inner\n")
     (package / "inner.py").write_text("import ctypes\n\nctypes.string_at(1)\n")
     with pytest.raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
-        pipeline._try_out(fork_of(root), tmp_path)
+        pipeline._try_out(fork_of(root), tmp_path, Replaced())
     frames = str(caught.value).splitlines()[1:]
     inner, outer = (f'  File "{package}/{name}.py", line {line} in <module>' for name, line in PLACES)
     assert frames.index(inner) < frames.index(outer) and "importlib" not in str(caught.value)

@@ -9,6 +9,7 @@ from itertools import groupby
 from fork.series import Place
 from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
 
+SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
 ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)
 
 
@@ -78,3 +79,20 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
         blocks.append(woven[above_comments(woven, theirs[first].start, ("#",)) : theirs[last].end])
         spots |= {("file", entry.name): tuple(places) for _, entry in run}
     return "\n".join(blocks), spots
+
+
+def entries(text: str) -> dict[str, str]:
+    """The entries of a list by their whole schema, each with its lines."""
+    starts = [*SCHEMA.finditer(text)]
+    ends = [*(entry.start() for entry in starts[1:]), len(text)]
+    return {entry[1]: text[entry.start() : end] for entry, end in zip(starts, ends)}
+
+
+def changed(before: str, after: str) -> list[str]:
+    """The schemas of entries that both lists have, and not alike."""
+    old, new = entries(before), entries(after)
+    return [schema for schema in old if schema in new and _code(old[schema]) != _code(new[schema])]
+
+
+def _code(entry: str) -> list[str]:
+    return [line.rstrip() for line in entry.splitlines() if line.strip() and not line.lstrip().startswith("#")]

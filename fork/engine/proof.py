@@ -1,0 +1,48 @@
+"""Run in a fork: every place where the base looks up a replaced symbol leads to the fork's libraries, or it says which.
+
+A script of its own: it reads the tables that the dynamic linker has filled in this process (with LD_BIND_NOW=1, all).
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+ADDRESS = ctypes.sizeof(ctypes.c_void_p)
+
+
+def mapped() -> dict[str, tuple[int, int]]:
+    """The first and the last address of each library of the process, by its file's name."""
+    found: dict[str, tuple[int, int]] = {}
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            words = line.split(maxsplit=5)
+            if len(words) == 6:
+                first, last = (int(word, 16) for word in words[0].split("-"))
+                name = os.path.basename(words[5].strip())
+                found[name] = (min(first, found.get(name, (first, 0))[0]), max(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def wrong(slots: list[tuple[str, str, int]], own: list[str]) -> list[str]:
+    """The symbols that a library of the base looks up and finds elsewhere than in the fork's own libraries."""
+    libraries = mapped()
+    ranges = [libraries[name] for name in own if name in libraries]
+    lost = []
+    for symbol, library, offset in slots:
+        if library in libraries:
+            at = libraries[library][0] + offset
+            value = int.from_bytes(ctypes.string_at(at, ADDRESS), sys.byteorder)
+            if not any(first <= value < last for first, last in ranges):
+                lost.append(f"{symbol} of {library}")
+    return lost
+
+
+if __name__ == "__main__":
+    import torch
+
+    with open(sys.argv[1]) as file:
+        asked = json.load(file)
+    assert torch.__file__.startswith(asked["stage"]), torch.__file__
+    if found := wrong(asked["slots"], asked["own"]):
+        sys.exit(f"{len(found)} of {len(asked['slots'])} places still lead to the base's own code, such as {found[0]}")

@@ -1,0 +1,143 @@
+"""A branch that changes C++ of PyTorch itself, on the installed torch: what the change does shows, or it is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fork.cli import main
+from fork.engine import base as bases
+from fork.engine.fork import environment
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.tiny import UPSTREAM
+
+pytestmark = pytest.mark.xdist_group("replace")
+
+NONZERO = "aten/src/ATen/native/Nonzero.cpp"
+KERNEL = "aten/src/ATen/native/cuda/Kernel.cu"
+SOBOL = "aten/src/ATen/native/Sobol.cpp"
+# Two of PyTorch's functions in words of our own: one that the base exports, and one that it hides and calls.
+SOURCES = {
+    KERNEL: "void kernel() {\n  return;\n}\n",
+    NONZERO: """\
+#include <ATen/core/Tensor.h>
+
+namespace at::native {
+
+// Whether a tensor of one element is not zero.
+bool is_nonzero(const Tensor& self) {
+  return self.ne(0).all().const_data_ptr<bool>()[0];
+}
+
+} // namespace at::native
+""",
+    SOBOL: """\
+#include <ATen/core/Tensor.h>
+
+namespace at::native::sobol_utils {
+
+at::Tensor cdot_pow2(const at::Tensor& bits) {
+  return bits.sum();
+}
+
+} // namespace at::native::sobol_utils
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = bases.installed()
+    lists = {path: base.read(path) or "" for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
+    tree = committed(tmp_path_factory.mktemp("replace") / "tree", {**UPSTREAM, **SOURCES, **lists})
+    git(tree, "switch", "--quiet", "--create", "mine")
+    return tree
+
+
+@pytest.fixture
+def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    yield module_tree
+    git(module_tree, "checkout", "--quiet", "--force", "mine")
+
+
+def edit(tree: Path, path: str, before: str, after: str) -> None:
+    text = (tree / path).read_text()
+    assert text.count(before) == 1
+    write(tree, {path: text.replace(before, after)})
+
+
+def build(tree: Path) -> int:
+    return main(["--root", str(tree.parent / "root"), "--checkout", str(tree), "build", "--cuda", "off"])
+
+
+def python(tree: Path, code: str) -> str:
+    """What a program prints with the last build as its torch, its warnings included."""
+    (site,) = (tree.parent / "root/build/checkouts").glob("*/build/forks/*/current")
+    variables = environment(site, Path(sys.executable))
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return (done.stdout + done.stderr).strip()
+
+
+CODE = "import torch; print(torch.is_nonzero(torch.ones(1)), torch.is_nonzero(torch.zeros(1)))"
+
+
+def test_an_edit_and_the_next(tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Some compilers leave out a library of which a module uses nothing, and then it is looked up too late.
+    monkeypatch.setenv("LDFLAGS", "-Wl,--as-needed")
+    edit(tree, NONZERO, "self.ne(0)", "self.eq(0)")
+    assert build(tree) == 0
+    assert f"replaced {NONZERO} (changed)\n" in capsys.readouterr().out
+    assert python(tree, CODE) == "False True"
+    edit(tree, NONZERO, "// Whether", "// Explained.\n// Whether")
+    assert build(tree) == 0
+    assert "[1/1" not in capsys.readouterr().out.partition("replaced")[0]
+    edit(tree, NONZERO, "self.eq(0)", "self.gt(0)")
+    assert build(tree) == 0 and python(tree, CODE) == "True False"
+    edit(tree, NONZERO, "self.gt(0)", "self.git(0)")
+    assert build(tree) == 1
+    assert f"{tree / NONZERO}:8:15: error: 'const class at::Tensor' has no member" in capsys.readouterr().err.replace(
+        "‘", "'"
+    ).replace("’", "'")
+    assert python(tree, CODE) == "True False"
+
+
+def test_a_hidden_function_whose_caller_is_not_there(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(tree, SOBOL, "bits.sum()", "bits.prod()")
+    assert build(tree) == 1
+    said = capsys.readouterr().err
+    assert (
+        f"{SOBOL}:5 `at::native::sobol_utils::cdot_pow2` is hidden in libtorch_cpu.so, and at::native::_sobol" in said
+    )
+
+
+def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(tree, KERNEL, "return;", "return (void)0;")
+    assert build(tree) == 1
+    assert f"{KERNEL} changes code of the GPU that exists" in capsys.readouterr().err
+
+
+def test_a_formula(tree: Path) -> None:
+    """The node of an operator, and of its variants, is generated again."""
+    text = (tree / DERIVATIVES).read_text()
+    at = text.index("- name: sinh(Tensor self)")
+    end = text.index("\n\n", at)
+    entry = "- name: sinh(Tensor self) -> Tensor\n  self: grad * result * 5\n  result: auto_element_wise"
+    write(tree, {DERIVATIVES: text[:at] + entry + text[end:]})
+    assert build(tree) == 0
+    code = """
+import torch
+x = torch.ones(1, requires_grad=True)
+y = torch.sinh(x)
+y.backward()
+print(torch.allclose(x.grad, y * 5), y.grad_fn.name(), y.grad_fn._saved_result.item() == y.item())
+print(torch._foreach_sinh([x])[0].grad_fn.name())
+"""
+    assert python(tree, code).splitlines() == ["True SinhBackward0 True", "SinhBackward0"]
