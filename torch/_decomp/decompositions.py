@@ -7,55 +7,42 @@ from torch._decomp import register_decomposition
 aten = torch.ops.aten
 
 
+_ATTN_DTYPES = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
+
+
 def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
-    # Meta and fake tensors run the decomposition instead of a kernel, so it refuses what
-    # the kernels refuse, in the same words.
-    given = {name: t for name, t in operands.items() if t is not None}
+    """Refuses what the kernels refuse; they say in more detail what is wrong."""
+    tensors = {name: t for name, t in operands.items() if t is not None}
+    first = next(iter(tensors.values()))
 
-    def size(t: Tensor) -> list:
-        return list(t.shape)
-
-    def dtype(t: Tensor) -> str:  # as C++ prints it: Half, not torch.float16
-        return t.type().rpartition(".")[2].removesuffix("Tensor")
-
-    def same(what: str, names, get, show) -> None:
-        pairs = [(name, given[name]) for name in names if name in given]
-        for _, t in pairs[1:]:
-            torch._check(
-                get(pairs[0][1]) == get(t),
-                lambda: (
-                    f"{op}: expected {' and '.join([', '.join(n for n, _ in pairs[:-1]), pairs[-1][0]])} to {what}, "
-                    f"but got {', '.join(f'{n} {show(x)}' for n, x in pairs)}"
-                ),
-            )
-
-    for name, t in given.items():
+    def check(condition) -> None:
         torch._check(
-            t.dim() == 2,
+            condition,
             lambda: (
-                f"{op}: expected {name} to be 2-D, but got a {t.dim()}-D tensor of size {size(t)}"
+                f"{op}: expected matrices of one device, one supported dtype and sizes that fit, but got "
+                + ", ".join(
+                    f"{name} {t.dtype} {list(t.shape)} on {t.device}"
+                    for name, t in tensors.items()
+                )
             ),
         )
-    same("be on the same device", given, lambda t: t.device, lambda t: t.device)
-    same("have the same dtype", given, lambda t: t.dtype, dtype)
-    first = next(iter(given.values()))
-    names = "float16", "bfloat16", "float32", "float64", "complex64", "complex128"
-    torch._check(
-        str(first.dtype).removeprefix("torch.") in names,
-        lambda: (
-            f"{op}: expected inputs of {', '.join(names[:-1])} or {names[-1]}, but got {dtype(first)}"
-        ),
-    )
-    same("have the same number of rows", given, lambda t: t.shape[0], size)
-    for names in ("q", "k"), ("grad_output", "v"):
-        same("have the same number of columns", names, lambda t: t.shape[1], size)
-    for name in "grad_attn", "attn":
-        if name in given:
-            t = given[name]
-            torch._check(
-                t.shape[0] == t.shape[1],
-                lambda: f"{op}: expected {name} to be square, but got size {size(t)}",
-            )
+
+    check(first.dtype in _ATTN_DTYPES)
+    for name, t in tensors.items():
+        check(t.dim() == 2 and t.device == first.device and t.dtype == first.dtype)
+        check(first.shape[0] == t.shape[0])
+        if name in ("grad_attn", "attn"):
+            check(t.shape[0] == t.shape[1])
+    for a, b in ("q", "k"), ("grad_output", "v"):
+        if a in tensors and b in tensors:
+            check(tensors[a].shape[1] == tensors[b].shape[1])
 
 
 @register_decomposition(aten.attn)
@@ -70,16 +57,15 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     # Missing incoming gradients, and operands that no requested gradient needs, are None.
     scores = output_mask[0] or output_mask[1]
     grads = [x for x in (grad_attn, grad_output) if x is not None]
-    for name, t, i, needed in (
-        ("q", q, 1, grads),
-        ("k", k, 0, grads),
-        ("v", v, 0, grad_output is not None),
-        ("v", v, 1, grad_output is not None),
+    for name, t, needed in (
+        ("q", q, output_mask[1] and grads),
+        ("k", k, output_mask[0] and grads),
+        ("v", v, scores and grad_output is not None),
     ):
         torch._check(
-            t is not None or not (output_mask[i] and needed),
+            t is not None or not needed,
             lambda: (
-                f"_attn_backward: expected {name}, which grad_{'qk'[i]} needs, but got None"
+                f"_attn_backward: expected {name}, which a gradient needs, but got None"
             ),
         )
     _check_attn_operands(

@@ -8,6 +8,5 @@ aten = torch.ops.aten  # fragment only
 def get_default_op_list():
     compute_intensive_ops = [
         aten.attn,
-        aten._attn_backward,
     ]
     return compute_intensive_ops

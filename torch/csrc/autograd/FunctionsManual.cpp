@@ -13,32 +13,40 @@ namespace {
 // A missing gradient is undefined, a missing tangent an efficient zero tensor.
 // The functions below leave a missing term out, and return an undefined tensor
 // where no term is left.
-bool is_there(const Tensor& t) {
-  return t.defined() && !t._is_zerotensor();
+bool is_missing(const Tensor& t) {
+  return !t.defined() || t._is_zerotensor();
 }
 
 Tensor maybe_mH(const Tensor& t) {
-  return is_there(t) ? t.mH() : Tensor();
+  return is_missing(t) ? Tensor() : t.mH();
 }
 
 Tensor maybe_mT(const Tensor& t) {
-  return is_there(t) ? t.mT() : Tensor();
+  return is_missing(t) ? Tensor() : t.mT();
 }
 
 Tensor maybe_conj(const Tensor& t) {
-  return is_there(t) ? t.conj() : Tensor();
+  return is_missing(t) ? Tensor() : t.conj();
+}
+
+// Gradients may be sparse: that of F.embedding(..., sparse=True) is.
+Tensor maybe_dense(const Tensor& grad) {
+  return grad.defined() && grad.is_sparse() ? grad.to_dense() : grad;
 }
 
 Tensor maybe_add(const Tensor& a, const Tensor& b) {
-  return !is_there(a) ? (is_there(b) ? b : Tensor()) : is_there(b) ? a + b : a;
+  if (is_missing(a) || is_missing(b)) {
+    return !is_missing(a) ? a : !is_missing(b) ? b : Tensor();
+  }
+  return a + b;
 }
 
 // sum + a @ b
 Tensor maybe_addmm(const Tensor& sum, const Tensor& a, const Tensor& b) {
-  if (!is_there(a) || !is_there(b)) {
-    return is_there(sum) ? sum : Tensor();
+  if (is_missing(a) || is_missing(b)) {
+    return is_missing(sum) ? Tensor() : sum;
   }
-  return is_there(sum) ? at::addmm(sum, a, b) : at::mm(a, b);
+  return is_missing(sum) ? at::mm(a, b) : at::addmm(sum, a, b);
 }
 
 Tensor maybe_mm(const Tensor& a, const Tensor& b) {
@@ -52,7 +60,7 @@ Tensor attn_scores_jvp(
     const Tensor& q_t,
     const Tensor& k,
     const Tensor& k_t) {
-  if (is_there(q_t) && is_there(k_t)) {
+  if (!is_missing(q_t) && !is_missing(k_t)) {
     return at::mm(at::cat({q_t, q}, 1), at::cat({k, k_t}, 1).t());
   }
   return maybe_add(maybe_mm(q_t, maybe_mT(k)), maybe_mm(q, maybe_mT(k_t)));
@@ -61,7 +69,7 @@ Tensor attn_scores_jvp(
 // grad * conj(1 - attn^2), by autograd's operator for tanh, so that errors near
 // saturation are no larger than composition's.
 Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
-  return is_there(grad) ? at::tanh_backward(grad, attn) : Tensor();
+  return is_missing(grad) ? Tensor() : at::tanh_backward(grad, attn);
 }
 
 } // namespace
@@ -80,7 +88,14 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward(
     return {};
   }
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  return at::_attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask);
+  return at::_attn_backward(
+      maybe_dense(grad_output),
+      maybe_dense(grad_attn),
+      q,
+      k,
+      v,
+      attn,
+      output_mask);
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
@@ -100,26 +115,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
 
   // W = grad_output @ gg_v^H - 2 G * conj(attn * scores_t)
   if (output_mask[5]) {
-    const Tensor gg_vH = maybe_mH(gg_v);
     const Tensor grad = scores_t.defined()
         ? maybe_addmm(grad_attn, grad_output, maybe_mH(v))
         : Tensor();
     if (grad.defined()) {
-      const Tensor bend = grad * (scores_t * attn).conj_physical();
-      grad_through_attn = is_there(grad_output) && is_there(gg_vH)
-          ? at::addmm(bend, grad_output, gg_vH, /*beta=*/-2)
-          : bend * -2;
-    } else {
-      grad_through_attn = maybe_mm(grad_output, gg_vH);
+      grad_through_attn = -2 * grad * (scores_t * attn).conj_physical();
     }
+    grad_through_attn =
+        maybe_addmm(grad_through_attn, grad_output, maybe_mH(gg_v));
   }
 
   // grad_q = X @ conj(gg_k) and grad_k = X^T @ conj(gg_q): the backward, with
   // gg_k and gg_q in the places of k and q.
   const bool any = grad_output.defined() || grad_attn.defined();
   const std::array<bool, 3> mask = {
-      any && output_mask[2] && is_there(gg_k),
-      any && output_mask[3] && is_there(gg_q),
+      any && output_mask[2] && !is_missing(gg_k),
+      any && output_mask[3] && !is_missing(gg_q),
       false};
   if (mask[0] || mask[1]) {
     std::tie(grad_q, grad_k, std::ignore) =
@@ -186,7 +197,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
         maybe_mH(v_t));
     const Tensor grad_scores = attn_tanh_backward(grad, attn_p);
     Tensor grad_scores_t = attn_tanh_backward(grad_t, attn_p);
-    if (is_there(grad) && is_there(attn_t)) {
+    if (!is_missing(grad) && !is_missing(attn_t)) {
       grad_scores_t = maybe_add(
           grad_scores_t, -2 * grad * (attn_p * attn_t).conj_physical());
     }

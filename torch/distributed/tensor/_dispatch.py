@@ -1,9 +1,9 @@
 """attn and its backward on distributed tensors.
 
-Where every tensor is replicated, each process runs the operator itself. Otherwise the operators that it is composed
-of run, each sharded by its own rules: rows of q on each process and k and v on all of them give rows of output and attn
-without any communication, and gradients of k and v as partial sums. attn itself cannot run on the rows of one process,
-because it wants as many rows of q as of k.
+Where every tensor is replicated, each process of the mesh runs the operator itself. Otherwise the operators that it is
+composed of run, each sharded by its own rules: rows of q on each process and k and v on all of them give rows of output
+and attn without any communication, and gradients of k and v as partial sums. attn itself cannot run on the rows of one
+process, because it wants as many rows of q as of k.
 """
 
 import torch
@@ -22,11 +22,15 @@ def attn_handler(
 ) -> object:
     tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
     first = tensors[0]
-    if not isinstance(first, dtensor.DTensor) or not all(
-        isinstance(x, dtensor.DTensor)
-        and all(placement.is_replicate() for placement in x.placements)
-        and x.device_mesh == first.device_mesh
-        for x in tensors
+    if (
+        not isinstance(first, dtensor.DTensor)
+        or not all(
+            isinstance(x, dtensor.DTensor)
+            and all(placement.is_replicate() for placement in x.placements)
+            and x.device_mesh == first.device_mesh
+            for x in tensors
+        )
+        or first.device_mesh.get_coordinate() is None  # this process has no part of it
     ):
         return decomposition_table[op_call](*args, **kwargs)
     mesh, placements = first.device_mesh, first.placements

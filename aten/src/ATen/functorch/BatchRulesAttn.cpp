@@ -1,5 +1,6 @@
 // attn and its backward under vmap: each of their products becomes one batched
 // product, whichever inputs are batched.
+#include <ATen/autocast_mode.h>
 #include <ATen/functorch/BatchRulesHelper.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
@@ -24,13 +25,24 @@ Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
   return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
 }
 
+// t as autocast, which comes after vmap, would hand it to the operator.
+Tensor cast(const Tensor& t) {
+  const auto device = t.device().type();
+  if (!autocast::is_autocast_available(device) ||
+      !autocast::is_autocast_enabled(device)) {
+    return t;
+  }
+  return autocast::cached_cast(autocast::get_autocast_dtype(device), t, device);
+}
+
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
-    const Tensor& q,
+    const Tensor& q_in,
     Bdim q_bdim,
-    const Tensor& k,
+    const Tensor& k_in,
     Bdim k_bdim,
-    const Tensor& v,
+    const Tensor& v_in,
     Bdim v_bdim) {
+  const Tensor q = cast(q_in), k = cast(k_in), v = cast(v_in);
   native::check_attn_inputs(
       batched(q, q_bdim), batched(k, k_bdim), batched(v, v_bdim));
 
@@ -71,7 +83,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
       batched(attn, attn_bdim),
       output_mask};
   inside.check();
-  const native::AttnBackward x{
+  const native::AttnBackward args{
       front(grad_output, grad_output_bdim),
       front(grad_attn, grad_attn_bdim),
       front(q, q_bdim),
@@ -80,7 +92,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
       front(attn, attn_bdim),
       output_mask};
   auto [grad_q, grad_k, grad_v] =
-      native::attn_backward_composed(x, /*in_place=*/false);
+      native::attn_backward_composed(args, /*in_place=*/false);
   return std::make_tuple(
       grad_q,
       bdim_of(grad_q),

@@ -158,22 +158,23 @@ void check_operands(
       sizes);
 }
 
-// X of the backward. tanh_backward conjugates the derivative itself; a lazy
-// conjugate might reach `*` unresolved. grad_attn comes first, because `add`
-// multiplies its second argument by 1, which makes a complex infinity NaN.
-Tensor scores_gradient(const AttnBackward& x, bool in_place) {
-  if (!x.grad_output.defined()) {
-    return at::tanh_backward(x.grad_attn, x.attn);
+// The gradient of q @ k.T. tanh_backward conjugates the derivative itself; a
+// lazy conjugate might reach `*` unresolved. grad_attn comes first, because
+// `add` multiplies its second argument by 1, which makes a complex infinity
+// NaN.
+Tensor scores_gradient(const AttnBackward& args, bool in_place) {
+  if (!args.grad_output.defined()) {
+    return at::tanh_backward(args.grad_attn, args.attn);
   }
-  Tensor grad = at::matmul(x.grad_output, x.v.mH());
+  Tensor grad = at::matmul(args.grad_output, args.v.mH());
   if (!in_place) {
-    grad = x.grad_attn.defined() ? x.grad_attn + grad : grad;
-    return at::tanh_backward(grad, x.attn);
+    grad = args.grad_attn.defined() ? args.grad_attn + grad : grad;
+    return at::tanh_backward(grad, args.attn);
   }
-  if (x.grad_attn.defined()) {
-    at::add_out(grad, x.grad_attn, grad);
+  if (args.grad_attn.defined()) {
+    at::add_out(grad, args.grad_attn, grad);
   }
-  return at::tanh_backward_out(grad, grad, x.attn);
+  return at::tanh_backward_out(grad, grad, args.attn);
 }
 
 } // namespace
@@ -197,21 +198,25 @@ bool AttnBackward::wants_scores_gradient() const {
 
 void AttnBackward::check() const {
   constexpr const char* op = "_attn_backward";
-  const auto check_needed =
-      [&](const char* name, const Tensor& t, int grad, bool with) {
-        TORCH_CHECK(
-            t.defined() || !output_mask[grad] || !with,
-            op,
-            ": expected ",
-            name,
-            ", which grad_",
-            "qk"[grad],
-            " needs, but got None");
-      };
-  check_needed("q", q, 1, wants_scores_gradient());
-  check_needed("k", k, 0, wants_scores_gradient());
-  check_needed("v", v, 0, grad_output.defined());
-  check_needed("v", v, 1, grad_output.defined());
+  const auto check_needed = [&](const char* name,
+                                const Tensor& t,
+                                const char* gradient,
+                                bool needed) {
+    TORCH_CHECK(
+        t.defined() || !needed,
+        op,
+        ": expected ",
+        name,
+        ", which ",
+        gradient,
+        " needs, but got None");
+  };
+  const bool scores = wants_scores_gradient();
+  const bool output = grad_output.defined();
+  check_needed("q", q, "grad_k", output_mask[1] && scores);
+  check_needed("k", k, "grad_q", output_mask[0] && scores);
+  check_needed("v", v, "grad_q", output_mask[0] && output);
+  check_needed("v", v, "grad_k", output_mask[1] && output);
   check_operands(
       op,
       {{"grad_output", grad_output},
@@ -244,7 +249,7 @@ AttnBackward attn_backward_operands(
     const std::optional<Tensor>& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask) {
-  AttnBackward x{
+  AttnBackward args{
       attn_resolved(grad_output),
       attn_resolved(grad_attn),
       attn_resolved(q),
@@ -252,8 +257,8 @@ AttnBackward attn_backward_operands(
       attn_resolved(v),
       attn_resolved(attn),
       output_mask};
-  x.check();
-  return x;
+  args.check();
+  return args;
 }
 
 std::tuple<Tensor, Tensor> attn_composed(
@@ -267,21 +272,21 @@ std::tuple<Tensor, Tensor> attn_composed(
 }
 
 std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackward& x,
+    const AttnBackward& args,
     bool in_place) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor grad_q, grad_k, grad_v;
-  if (x.wants_scores_gradient()) {
-    const Tensor grad = scores_gradient(x, in_place);
-    if (x.output_mask[0]) {
-      grad_q = at::matmul(grad, x.k.conj());
+  if (args.wants_scores_gradient()) {
+    const Tensor grad = scores_gradient(args, in_place);
+    if (args.output_mask[0]) {
+      grad_q = at::matmul(grad, args.k.conj());
     }
-    if (x.output_mask[1]) {
-      grad_k = at::matmul(grad.mT(), x.q.conj());
+    if (args.output_mask[1]) {
+      grad_k = at::matmul(grad.mT(), args.q.conj());
     }
   }
-  if (x.output_mask[2] && x.grad_output.defined()) {
-    grad_v = at::matmul(x.attn.mH(), x.grad_output);
+  if (args.output_mask[2] && args.grad_output.defined()) {
+    grad_v = at::matmul(args.attn.mH(), args.grad_output);
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

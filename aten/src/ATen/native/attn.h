@@ -61,7 +61,7 @@ TORCH_API AttnBackward attn_backward_operands(
 // undefined. If `in_place`, X overwrites grad_output @ v^H; if not, tensors may
 // have a batch dimension in front.
 TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackward& x,
+    const AttnBackward& args,
     bool in_place = true);
 
 } // namespace at::native
