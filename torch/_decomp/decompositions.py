@@ -18,25 +18,32 @@ _ATTN_DTYPES = (
 
 
 def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
-    """Refuses what the kernels refuse; they say in more detail what is wrong."""
+    """Refuses what the kernels refuse; in their words what no kernel sees, a meta tensor beside others."""
     tensors = {name: t for name, t in operands.items() if t is not None}
+    *names, last = tensors
     first = next(iter(tensors.values()))
+    torch._check(
+        all(t.device == first.device for t in tensors.values()),
+        lambda: (
+            f"{op}: expected {', '.join(names)} and {last} to be on the same device, but got "
+            + ", ".join(f"{name} {t.device}" for name, t in tensors.items())
+        ),
+    )
 
     def check(condition) -> None:
         torch._check(
             condition,
             lambda: (
-                f"{op}: expected matrices of one device, one supported dtype and sizes that fit, but got "
+                f"{op}: expected matrices of one supported dtype and sizes that fit, but got "
                 + ", ".join(
-                    f"{name} {t.dtype} {list(t.shape)} on {t.device}"
-                    for name, t in tensors.items()
+                    f"{name} {t.dtype} {list(t.shape)}" for name, t in tensors.items()
                 )
             ),
         )
 
     check(first.dtype in _ATTN_DTYPES)
     for name, t in tensors.items():
-        check(t.dim() == 2 and t.device == first.device and t.dtype == first.dtype)
+        check(t.dim() == 2 and t.dtype == first.dtype)
         check(first.shape[0] == t.shape[0])
         if name in ("grad_attn", "attn"):
             check(t.shape[0] == t.shape[1])
