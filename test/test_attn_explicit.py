@@ -542,7 +542,7 @@ CONTEXTS = {name: {"mode": mode} for name, mode in MODES.items()} | {
 
 
 class TestContexts(TestCase):
-    """On every device. Below the Python key lazy conjugates are not resolved, and autocast casts whatever product it sees."""
+    """On every device. Below the Python key nobody resolves lazy conjugates, and autocast casts any product."""
 
     def assert_same(self, result, expected):
         """Equal bits, where the same code runs on the same operands; a BLAS sums complex numbers otherwise where a
