@@ -38,11 +38,12 @@ class Symbol:
 
 @dataclass
 class Node:
-    """A section: what it holds, and what that refers to by name, or by place in this object."""
+    """A section: what it holds, and what that refers to by name, or by place in this object, or calls."""
 
     content: list[bytes] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     sections: set[str] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
     state: bool = False
 
     @property
@@ -121,6 +122,8 @@ class Object:
             return b""
         if symbol.name:
             node.names.add(symbol.name)
+            if info & 0xFFFFFFFF == 4:
+                node.calls.add(symbol.name)
             return f"{symbol.name}+{addend}".encode()
         name, flags = self._names[symbol.section], self._sections[symbol.section][2]
         if flags & (MERGE | STRINGS):

@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from fork.checkout.changed import ELSEWHERE, Text, Tree
@@ -19,7 +20,7 @@ from fork.engine.base import Base
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.fork import Fork
 from fork.engine.nodes import FILES, GENERATED, Nodes, holder, operator
-from fork.engine.objects import GLOBAL, WEAK, Object, affected, called, changed_sections, identifier, plain
+from fork.engine.objects import GLOBAL, WEAK, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.toolchain import instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler, Failed, Unit
@@ -27,6 +28,7 @@ from fork.errors import ForkError
 from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.cpp import code_of
+from fork.weave.definitions import concerned
 from fork.weave.registrations import NAME, dropped, left
 
 LIMIT = 40
@@ -34,6 +36,9 @@ CHANGED = "changed"
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
 OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
+# What is done once, by its name, and what takes the place of what was done before.
+REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
+AGAIN = re.compile(r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch")
 # What the tool's own glue has for generated code.
 SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
@@ -54,9 +59,21 @@ class Source:
     def path(self) -> str:
         return self.text.path
 
-    @property
+    @cached_property
     def words(self) -> set[str]:
         return set(re.findall(r"\w+", code_of(self.text.after)))
+
+    @cached_property
+    def _concerned(self) -> set[str] | None:
+        return concerned(self.text.before or "", self.text.after)
+
+    def concerns(self, section: str) -> bool:
+        """Whether the change of the text can concern a section: the function or variable that it holds."""
+        symbol = re.search(r"\b_Z\w+", section)
+        if symbol is None or self._concerned is None:
+            return True
+        said = readable(plain(symbol[0]))
+        return any(word in said for word in self._concerned)
 
 
 @dataclass(frozen=True)
@@ -109,10 +126,11 @@ def _others(checkout: Path) -> list[Path]:
     """The headers of other projects, as far as the checkout has its submodules; no wheel has all of them."""
     top = checkout / "third_party"
     inner = ("fbgemm/third_party/asmjit/src", "ideep/mkl-dnn/include", "kineto/libkineto/include", "protobuf/src")
+    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
     plain = ("gloo", "onnx", "tensorpipe", "eigen", "miniz-3.0.2", "opentelemetry-cpp/api/include", "cpp-httplib")
     return [
         folder
-        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top)
+        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top, qnnpack)
         if folder.is_dir()
     ]
 
@@ -335,6 +353,8 @@ class Replacement:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
                 differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
+                if old and source.why == CHANGED and not self._words:
+                    differing[one] = {section for section in differing[one] if source.concerns(section)}
                 if not self._words:
                     # A template of a header that the source uses now: the base's own is made of the same text.
                     weak = [name for name, symbol in one.defined.items() if symbol.binding == WEAK]
@@ -354,7 +374,7 @@ class Replacement:
             for name in one.defined:
                 self._trace_symbol(source, one, name, one.where[name] in found[one], held)
             self._trace_left(source, one, found[one], leaves)
-            self._trace_start(source, one, held, leaves)
+            self._trace_start(source, one, held)
             for name in one.undefined:
                 if (
                     name in held.hidden
@@ -384,13 +404,22 @@ class Replacement:
                 why = "the branch changes what it registers" if section in differing else f"it uses {_state(state[0])}"
                 self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {why}")
 
-    def _trace_start(self, source: Source, one: Object, held: Held, leaves: Callable[[str], bool]) -> None:
-        """What is built when the process starts must not be a variable that the base has built already."""
-        started = [name for name in one.nodes if name.startswith(".text.startup")]
-        names = {
-            name for start in started for section in one.reached(start, leaves) for name in one.nodes[section].names
-        }
-        for name in sorted(names & one.defined.keys() & held.exported):
+    def _trace_start(self, source: Source, one: Object, held: Held) -> None:
+        """What runs when the process starts has run in the base already: it must neither register nor build again."""
+        seen, todo, calls = set(), [name for name in one.nodes if name.startswith(".text.startup")], set[str]()
+        names = {name for section in todo for name in one.nodes[section].names}
+        while todo:
+            section = todo.pop()
+            seen.add(section)
+            calls |= one.nodes[section].calls
+            inner = {one.where[name] for name in one.nodes[section].calls if name in one.where}
+            todo += [name for name in inner if name in one.nodes and name not in seen]
+        for name in sorted(calls):
+            if REGISTERS.search(called(name)) and not AGAIN.match(called(name)):
+                self._problems.append(
+                    f"{source.path} calls `{called(name)}` when the process starts, which the base has done already"
+                )
+        for name in sorted(names & one.defined.keys() & held.exported) if calls else ():
             if one.defined[name].data and one.nodes[one.where[name]].state:
                 self._problems.append(
                     self._say(source, name, "is built when the process starts, which the base has done already")
@@ -413,7 +442,7 @@ class Replacement:
                     self._add(self._tree.text(path), f"calls {word}", False)
                 return
         operators = self._nodes.calling(word) if self._nodes and FILES.fullmatch(caller.file) else set()
-        if self._nodes and not operators <= self._nodes.wanted:
+        if self._nodes and not operators <= self._generated:
             self._nodes.wanted |= operators
             return
         if not self._covered(caller, list(self._sources.values())):

@@ -223,11 +223,11 @@ def test_a_change_takes_effect(small: Small, name: str) -> None:
 REFUSED = {
     "a registration": (
         {START: ("a + 1000", "a + 2000")},
-        'Start.cpp:4 `static Registry registers("one", handler);` can be registered only once',
+        'Start.cpp:4 `static Registry registers("one", handler)` can be registered only once',
     ),
     "a registration's own text": (
         {START: ('"one"', '"two"')},
-        'Start.cpp no longer has `static Registry registers("one", handler);`, which the base has registered',
+        'Start.cpp no longer has `static Registry registers("one", handler)`, which the base has registered',
     ),
     "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
 }

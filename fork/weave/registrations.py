@@ -88,29 +88,51 @@ def _blocks(text: str, code: str) -> Iterator[Registration]:
 
 def _flags(text: str, code: str) -> Iterator[Registration]:
     for flag in FLAG.finditer(code):
-        end = _statement(code, flag.end())
-        yield Registration(flag.start(), end, f"C10_DEFINE_{flag[1]}({flag[2]})", f"C10_DECLARE_{flag[1]}({flag[2]});")
+        end = _behind(code, flag.end())
+        head = f"C10_DEFINE_{flag[1]}({flag[2]})"
+        # Its words stay in the function, so that another default is seen.
+        said = " ".join(text[flag.end() : end].rstrip("; \n").removesuffix(")").strip(", \n").split())
+        instead = f"C10_DECLARE_{flag[1]}({flag[2]}); [[gnu::used]] static auto fork_left_() {{ return ({said}); }}"
+        yield Registration(flag.start(), end, head, instead)
 
 
 def _statements(text: str, code: str) -> Iterator[Registration]:
-    for kind in (CALL, OBJECT):
-        for found in kind.finditer(code):
-            end = _statement(code, found.end())
-            # A function has its body behind its arguments.
-            variable = not re.search(
-                r"\)[\w\s]*\{", re.sub(r"\[[^][]*\]\s*\([^()]*\)[^{]*\{", "", code[found.start() : end])
-            )
-            if variable and _outside(_heads(code, found.start())):
-                said = text[found.start() : end]
-                instead = f"[[gnu::used]] static void fork_left_() {{ {said.strip().rstrip(';')}; }}"
-                yield Registration(found.start(), end, " ".join(said.split())[:60], instead)
+    for found in CALL.finditer(code):
+        end = _behind(code, found.end())
+        if _outside(_heads(code, found.start())):
+            said = text[found.start() : end].strip().rstrip(";")
+            if found[1] == "REGISTER_ALLOCATOR":  # It opens a namespace, which no function can hold.
+                said = "(void)(" + said.partition(",")[2].removesuffix(")").strip() + ")"
+            yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
+    for found in OBJECT.finditer(code):
+        end = _statement(code, found.end())
+        # A function has its body behind its arguments.
+        plain = re.sub(r"\[[^][]*\]\s*\([^()]*\)[^{]*\{", "", code[found.start() : end])
+        if not re.search(r"\)[\w\s]*\{", plain) and _outside(_heads(code, found.start())):
+            said = text[found.start() : end].strip().rstrip(";")
+            yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
+
+
+def _head(said: str) -> str:
+    return " ".join(said.split())[:60]
+
+
+def _behind(code: str, at: int) -> int:
+    """Behind the bracket that closes the one before `at`, and behind the semicolon if one follows."""
+    depth = 1
+    for sign in re.finditer(r"[()]", code[at:]):
+        depth += 1 if sign[0] == "(" else -1
+        if not depth:
+            rest = re.compile(r"\s*;").match(code, at + sign.end())
+            return rest.end() if rest else at + sign.end()
+    return len(code)
 
 
 def _statement(code: str, at: int) -> int:
-    """Behind the semicolon that ends a statement, or behind the brackets of a macro that has none."""
-    depth = code.count("(", code.rfind("\n", 0, at) + 1, at) - code.count(")", code.rfind("\n", 0, at) + 1, at)
-    for sign in re.finditer(r"[(){};]|\n\s*\n", code[at:]):
+    """Behind the semicolon that ends a statement."""
+    depth = 0
+    for sign in re.finditer(r"[(){};]", code[at:]):
         depth += {"(": 1, "{": 1, ")": -1, "}": -1}.get(sign[0], 0)
-        if depth <= 0 and (sign[0] == ";" or sign[0].isspace()):
-            return at + sign.end() - (len(sign[0]) if sign[0].isspace() else 0)
+        if depth <= 0 and sign[0] == ";":
+            return at + sign.end()
     return len(code)
