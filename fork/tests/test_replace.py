@@ -49,6 +49,7 @@ struct API Registry {
   Registry(const char* name, Function function);
 };
 API int registered(int a);
+API int addCallback(Function function);
 } // namespace at::native
 """,
     f"{FOLDER}/One.cpp": """\
@@ -95,10 +96,19 @@ Registry::Registry(const char* name, Function function) {
   kept_function = function;
 }
 int registered(int a) { return kept_function(a); }
+int addCallback(Function function) { static int count = 0; kept_function = function; return ++count; }
 extern "C" API void report() {
   std::printf("%d %d %d %d %d %d %d\\n", shown(1), seen(), deep(), of_shape(Shape()), registered(2), counted(),
               counted());
 }
+} // namespace at::native
+""",
+    f"{FOLDER}/Hook.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+static int hook(int a) { return a + 5; }
+static int hooked = addCallback(hook);
+API int hooks() { return hooked; }
 } // namespace at::native
 """,
     f"{FOLDER}/Start.cpp": """\
@@ -228,6 +238,10 @@ REFUSED = {
     "a registration's own text": (
         {START: ('"one"', '"two"')},
         'Start.cpp no longer has `static Registry registers("one", handler)`, which the base has registered',
+    ),
+    "what starts": (
+        {f"{FOLDER}/Hook.cpp": ("a + 5", "a + 6")},
+        "Hook.cpp calls `at::native::addCallback` when the process starts, which the base has done already",
     ),
     "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
 }

@@ -45,8 +45,7 @@ def _items(text: str) -> list[str]:
             at = _closing(code, at, len(code)) + 1
             if at <= 0:
                 break
-            tail = re.compile(r"[\s\w\[\]=]*[;,({]").match(code, at)
-            if tail and not re.match(r"\s*\w+[^;]*[({]", code[at:]):
+            if _goes_on(code[start : found.start()]):
                 continue
         elif found[0] != ";":
             start = at
@@ -54,6 +53,12 @@ def _items(text: str) -> list[str]:
         items.append(" ".join(plain[start:at].split()))
         start = at
     return items
+
+
+def _goes_on(head: str) -> bool:
+    """Whether what has this before its brace ends with a semicolon: a type or a variable, but no function."""
+    outer = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", head))
+    return "(" not in head or bool(re.search(r"=(?!=)", outer.replace("operator=", "")))
 
 
 def _names(item: str) -> set[str] | None:
