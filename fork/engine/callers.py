@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from fork import process
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
+from fork.engine.objects import called
 from fork.errors import ForkError
 
 PROGRAM = Path(__file__).with_name("references.cpp")
@@ -52,6 +54,8 @@ class Libraries:
                 f"{bare} lists no hidden symbols of an x86-64 machine, so nothing tells who calls a changed function: "
                 "take PyTorch's own wheel"
             )
+        if symbolic := next((row[1] for row in rows if row[0] == "symbolic"), None):
+            raise ForkError(f"{symbolic} was linked with -Bsymbolic, so nothing takes the place of what it defines")
         self.files: dict[str, int] = defaultdict(int)
         for row in rows:
             self.files[row[1]] += row[0] == "file"
@@ -67,7 +71,7 @@ class Libraries:
             for row in rows:
                 if row[0] == "slot":
                     slots[row[1]].append((row[2].rpartition("/")[2], int(row[3])))
-                if row[0] == "direct":
+                if row[0] == "direct" and not OTHERS.match(called(row[3])):
                     direct[row[1]].append(Caller(row[3], row[4], row[2]))
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
             self._known = Held(
@@ -113,5 +117,9 @@ class Libraries:
         return made
 
 
+# Other projects inside the library call nothing of PyTorch: four bytes of their code only look like a call.
+OTHERS = re.compile(
+    r"(?:dnnl|fbgemm|asmjit|Xbyak|onnx|google|tensorpipe|gloo|libkineto|mkl|xnn|cpuinfo|[Ss]leef)[\w]*(?:::|$)"
+)
 KINDS = ("exported", "protected", "hidden")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

@@ -11,6 +11,8 @@
 //     There the linker puts the symbol's address when the process starts.
 //   file NAME LIBRARY
 //     A source that it was made of; told when `*` is among the names.
+//   symbolic LIBRARY
+//     It was linked so that its own definitions come first (-Bsymbolic).
 //   bare LIBRARY
 //     It lists no hidden symbols (it is stripped), or is of another machine.
 #include <elf.h>
@@ -80,6 +82,8 @@ class Library {
       if (section.sh_type == SHT_PROGBITS &&
           (section.sh_flags & SHF_EXECINSTR) != 0) {
         scan(section);
+      } else if (section.sh_type == SHT_DYNAMIC) {
+        dynamic(section);
       } else if (section.sh_type == SHT_RELA) {
         relocations(section, names);
       }
@@ -151,14 +155,14 @@ class Library {
       } else if (exported_.count(name) == 0) {
         std::printf("symbol\t%s\t%s\thidden\n", name, path_);
       }
-      if (type != STT_TLS && (!dynamic || symbol.st_size != 0)) {
+      // What is exported and no function is reached by the table alone, unless
+      // the library is symbolic.
+      const bool function = type == STT_FUNC || type == STT_GNU_IFUNC;
+      if (type != STT_TLS && (function || exported_.count(name) == 0)) {
         const uint64_t size =
             type == STT_FUNC ? 1 : std::max<uint64_t>(symbol.st_size, 1);
         wanted_.push_back(
-            {symbol.st_value,
-             symbol.st_value + size,
-             name,
-             type == STT_FUNC || type == STT_GNU_IFUNC});
+            {symbol.st_value, symbol.st_value + size, name, function});
       }
     }
   }
@@ -264,6 +268,17 @@ class Library {
       }
       for (const Wanted& one : holders(first[n].r_addend)) {
         direct(one.name, first[n].r_offset);
+      }
+    }
+  }
+
+  void dynamic(const Elf64_Shdr& section) {
+    const auto* first = at<Elf64_Dyn>(section.sh_offset);
+    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Dyn); ++n) {
+      if (first[n].d_tag == DT_SYMBOLIC ||
+          (first[n].d_tag == DT_FLAGS &&
+           (first[n].d_un.d_val & DF_SYMBOLIC) != 0)) {
+        std::printf("symbolic\t%s\n", path_);
       }
     }
   }

@@ -36,12 +36,12 @@ Sum fifth();
     ("old", "new", "names"),
     [
         ("a + LIMIT", "a - LIMIT", {"low", "middle", "high", "fourth_out"}),
-        ("LIMIT 4", "LIMIT 5", {"LIMIT", "low", "middle", "high", "fourth_out"}),
-        ("int first", "long first", {"Pair", "other"}),
+        ("LIMIT 4", "LIMIT 5", None),
+        ("int first", "long first", None),
         ("{1, 2}", "{1, 3}", {"kTable", "third"}),
         ("return 0", "return 1", {"high", "fourth_out"}),
         ("high(a); }", "high(a + 1); }", {"fourth_out"}),
-        ("Sum = int", "Sum = long", {"Sum", "fifth"}),
+        ("Sum = int", "Sum = long", None),
         ("comment", "remark", set()),
         ("int third() { return kTable[0]; }\n", "", {"third"}),
         # These can change what others mean that do not name them.

@@ -125,8 +125,8 @@ API int beside(int a) { return a; }
 class Small:
     """The base, its checkout, and what is put in front of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *link: str) -> None:
+        self.folder, self.link = folder, link
         self.tree = committed(folder / "tree", {**UPSTREAM, **SOURCES, NATIVE: UPSTREAM[NATIVE]})
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in SOURCES.items()})
@@ -149,7 +149,7 @@ class Small:
         for file in files:
             objects.append(file.with_suffix(".o"))
             compiled(*FLAGS, "-I", folder / "aten/src", "-c", file, "-o", objects[-1])
-        compiled("-shared", *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
+        compiled("-shared", *self.link, *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
         return library
 
     def printed(self, front: str = "", library: Path | None = None) -> str:
@@ -259,3 +259,12 @@ def test_a_registration_stays_with_the_base(small: Small) -> None:
     """It would print `twice` if the copy registered again."""
     here, whole, told = small.change({START: ("return a; }", "return a + 1; }")})
     assert here == whole and [line.partition(" ")[0] for line in told] == [START]
+
+
+def test_a_base_whose_calls_do_not_go_by_the_table(tmp_path: Path) -> None:
+    """The callers of an exported function come along, down to one that cannot; of a base that binds all, nothing is."""
+    direct = Small(tmp_path / "functions", "-Wl,-Bsymbolic-functions")
+    with pytest.raises(ForkError, match="Hook.cpp calls `at::native::addCallback` when the process starts"):
+        direct.change({THREE: ("sides()", "sides() + 1")})
+    with pytest.raises(ForkError, match="was linked with -Bsymbolic"):
+        Small(tmp_path / "all", "-Wl,-Bsymbolic").change({ONE: ("+ 1;", "+ 7;")})

@@ -8,6 +8,10 @@ from collections import Counter
 from fork.weave.cpp import DIRECTIVE, _closing, code_of
 from fork.weave.cpp_inverse import SCOPE, without_comments
 
+# A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
+TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
+# What the language calls by itself.
+IMPLICIT = {"begin", "end", "swap", "get"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -20,7 +24,7 @@ def concerned(before: str, after: str) -> set[str] | None:
     found: set[str] = set()
     for item in [*(new - old), *(old - new)]:
         names = _names(item)
-        if names is None:
+        if names is None or item.startswith("#"):  # a header can ask for a macro, too
             return None
         found |= names
     rest = [(set(WORD.findall(item)), _names(item)) for item in new]
@@ -67,15 +71,13 @@ def _names(item: str) -> set[str] | None:
         macro = re.match(r"#\s*define\s+(\w+)", item)
         return {macro[1]} if macro else None
     head = re.split(r"[{=;]", item, maxsplit=1)[0]
-    if "operator" in head or re.match(r"using namespace|typedef|namespace\b", item):
+    if TYPE.search(item) or "operator" in head or "~" in head or re.search(r"\b(\w+)(?:<.*>)?::\1\s*\(", head):
         return None
-    if kind := re.search(
-        r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum(?: class)?|using)\s+(?:\w+\s+)*?(\w+)\s*[:;={]", item
-    ):
-        return {kind[1]}
     called = re.search(r"(\w+)\s*\(", head)
     if called and re.fullmatch(r"[A-Z][A-Z0-9_]+", called[1]):
         inside = head[called.end() :].partition(")")[0]
         return set(WORD.findall(inside)) or None
+    if called and called[1] in IMPLICIT:
+        return None
     last = called or re.search(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
     return {last[1]} if last else None if item.strip("; }") else set()
