@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fork import process
+
 # The guard of the variable that plant.py puts into a function has the function's mangled name inside.
 GUARD = re.compile(r"_ZGVZ(.+)E12planted_here(?:_\d+)?$")
 CAPABILITY = re.compile(r"(\.(DEFAULT|AVX2|AVX512|SVE\w*))?\.(cpp|o)$")
@@ -125,8 +127,8 @@ def _symbols(data: np.ndarray, sections: dict[str, tuple[int, int, int]], table:
 def reached(library: Library, old: list[Symbol]) -> dict[str, list[str]]:
     """Of the functions in `old`, those that other code of the library calls or points to without the dynamic tables.
 
-    By name, with the names of who does. Displacements of four bytes are taken at every offset, so a number may look
-    like one; only what stands behind the operation codes of calls, jumps and `lea` counts.
+    By name, with the names of who does. Displacements of four bytes are looked for at every offset behind the operation
+    codes of calls, jumps and `lea`; a number may look like one, so the disassembler has the last word.
     """
     address, place, size = library.sections[".text"]
     code = np.memmap(library.path, dtype=np.uint8, mode="r")[place : place + size]
@@ -149,9 +151,10 @@ def reached(library: Library, old: list[Symbol]) -> dict[str, list[str]]:
             if not _refers(code, hit):
                 continue
             start, end, caller = functions[int(np.searchsorted(begins, hit + address, "right")) - 1]
-            callee = starts[int(hit + 4 + code[hit : hit + 4].view("<i4")[0]) + address]
-            if hit + address < end and start not in dead and not caller.startswith("_GLOBAL__sub_I_"):
-                found[callee].append(caller)
+            to = int(hit + 4 + code[hit : hit + 4].view("<i4")[0]) + address
+            outside = hit + address < end and start not in dead and not caller.startswith("_GLOBAL__sub_I_")
+            if outside and _disassembled(library.path, start, end, to):
+                found[starts[to]].append(caller)
     return found
 
 
@@ -159,3 +162,10 @@ def _refers(code: np.ndarray, at: int) -> bool:
     """Whether the bytes before a displacement are those of call, jmp, a conditional jump or lea."""
     one, two = int(code[at - 1]), int(code[at - 2])
     return one in (0xE8, 0xE9) or (two == 0x0F and one & 0xF0 == 0x80) or (two == 0x8D and one & 0xC7 == 0x05)
+
+
+def _disassembled(path: Path, start: int, end: int, to: int) -> bool:
+    """Whether the code between two addresses has an instruction that names a third."""
+    span = [f"--start-address={start}", f"--stop-address={end}"]
+    said = process.run(["objdump", "-d", "--no-show-raw-insn", *span, path], f"{path} cannot be disassembled")
+    return re.search(rf"\b{to:x}\b <", said) is not None
