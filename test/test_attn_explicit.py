@@ -948,6 +948,7 @@ def run_dtensor():
     # The last process has no part of the second mesh.
     meshes = [dt.DeviceMesh("cpu", list(range(n))) for n in (count, count - 1)]
     replicated, rows, columns = (dt.Replicate(),), (dt.Shard(0),), (dt.Shard(1),)
+    sums = (dt.Partial(),)
     # Composition gathers lazy conjugates, which torch.distributed refuses.
     dtypes = PRECISE if EXPLICIT else [torch.float64]
     sizes = 12, 13  # divisible by count, and not
@@ -960,16 +961,23 @@ def run_dtensor():
         expected = *expected, *torch.autograd.grad(expected, local, weights)
 
         def distributed(tensors, placements):
-            each = zip(tensors, placements, strict=True)
-            return [dt.distribute_tensor(x, mesh, placement) for x, placement in each]
+            for x, placement in zip(tensors, placements, strict=True):
+                if placement == sums:
+                    yield dt.DTensor.from_local(x / mesh.size(), mesh, placement)
+                else:
+                    yield dt.distribute_tensor(x, mesh, placement)
 
-        for placements in itertools.product((replicated, rows, columns), repeat=3):
+        layouts_of_inputs = (replicated, rows, columns, sums)
+        for placements in itertools.product(layouts_of_inputs, repeat=3):
+            if sums in placements and (n == 13 or mesh is meshes[1]):
+                continue  # once is enough
             inputs = [x.requires_grad_() for x in distributed(values, placements)]
             with torch.profiler.profile() as forward:
                 outputs = torch.attn(*inputs)
             # rows of the gradients with rows of the results, else all of them
             by_rows = [x.placements == rows for x in outputs]
-            given = distributed(weights, [rows if x else replicated for x in by_rows])
+            given = [rows if x else replicated for x in by_rows]
+            given = [*distributed(weights, given)]
             with torch.profiler.profile() as backward:
                 grads = torch.autograd.grad(outputs, inputs, given)
             results = *outputs, *grads
@@ -983,6 +991,11 @@ def run_dtensor():
             if not EXPLICIT or mesh.get_coordinate() is None:
                 continue
             layouts = [x.placements for x in results]
+            if not dtype.is_complex:  # no sum is reduced that composition keeps
+                outputs = composition(*inputs)
+                grads = torch.autograd.grad(outputs, inputs, given)
+                plain = [x.placements for x in (*outputs, *grads)]
+                check.assertEqual(layouts, plain, placements)
             names = [x.name for x in (*forward.events(), *backward.events())]
             if placements == (replicated, replicated, replicated):
                 check.assertEqual(layouts, [replicated] * 5)

@@ -85,8 +85,11 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
         attn=attn,
     )
 
-    # Below autograd, as in tensor subclasses, nobody would resolve a lazy conjugate.
-    conj = torch.conj_physical
+    # Below autograd, as in tensor subclasses, nobody would resolve a lazy conjugate. A
+    # partial sum would be reduced for the conjugate of a real number, which is itself.
+    def conj(t: Tensor) -> Tensor:
+        return torch.conj_physical(t) if t.is_complex() else t
+
     grad_q = grad_k = grad_v = None
     if scores and grads:
         grad = grad_attn
