@@ -57,7 +57,11 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
+# Loaded here: a new process of a program with threads must not wait for a lock of the loader.
+SYSTEM = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
 def die_with_parent() -> None:
     """For a new process: the system ends it by SIGTERM when this one ends, also by SIGKILL."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if SYSTEM is not None:
+        SYSTEM.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

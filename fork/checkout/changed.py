@@ -17,9 +17,11 @@ from fork.weave.cpp import code_of
 from fork.weave.difference import hunks
 
 # Where PyTorch keeps the sources of the libraries that a wheel has, and what of them no wheel for the CPU holds.
-LIBRARIES = ("aten/src", "c10", "torch/csrc")
+LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
 ELSEWHERE = re.compile(r"/(?:cuda|hip|mps|metal|vulkan|xpu|mtia|miopen|cudnn|test|tests|benchmarks?)/")
 RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
+KINDS = ("cpp", "cc", "cu", "h", "hpp", "cuh")
+SOURCES = (".cpp", ".cc")
 INCLUDE = re.compile(r'^(?P<file>[^:]+):\s*#\s*include\s*[<"](?P<name>[^">]+)', re.MULTILINE)
 
 
@@ -112,14 +114,14 @@ class Tree:
         return sorted(line for line in found.splitlines() if _compiled(line))
 
     def includers(self, headers: Iterable[str]) -> list[str]:
-        """The sources that include one of these headers, or a header that does."""
+        """The files that include one of these headers, or a header that does, and the headers themselves."""
         seen, todo = set(headers), list(headers)
         while todo:
             for path in self._including[todo.pop()]:
                 if path not in seen:
                     seen.add(path)
                     todo.append(path)
-        return sorted(path for path in seen if path.endswith(".cpp"))
+        return sorted(seen)
 
     @cached_property
     def _including(self) -> dict[str, set[str]]:
@@ -128,12 +130,11 @@ class Tree:
             name = row["name"]
             beside = str(PurePosixPath(row["file"]).with_name(PurePosixPath(name).name))
             for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
-                if _compiled(row["file"]):
-                    found[path].add(row["file"])
+                found[path].add(row["file"])
         return found
 
     def _grep(self, *words: str) -> str:
-        kinds = [f":(glob){folder}/**/*.{kind}" for folder in LIBRARIES for kind in ("cpp", "h", "hpp")]
+        kinds = [f":(glob){folder}/**/*.{kind}" for folder in LIBRARIES for kind in KINDS]
         try:
             found = self.checkout.git("grep", *words, self.release, "--", *kinds)
         except ForkError:  # It ends so where nothing is found.

@@ -66,7 +66,8 @@ def stack_files(
             writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
             continue
         states = [state.texts.get(path, base) for state in found]
-        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), whole)
+        known = _known(checkout, begun) if whole else None
+        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), known)
         fragments = path not in writing.anchors or not writing.anchors[path].whole
         if path.endswith((".cpp", ".cu")) and base is not None and fragments:
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
@@ -100,7 +101,7 @@ def _contents(
     base: str | None,
     states: Sequence[str | None],
     inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
-    whole: bool,
+    known: Callable[[str], bool] | None,
 ) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
@@ -110,10 +111,10 @@ def _contents(
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     result = inverse(path, base, different)
-    if whole and (
+    if known and (
         _formulas(base, different)
         if path == DERIVATIVES
-        else REPLACED.match(path) and (result is None or not all(stands_alone(path, base, t) for t in different))
+        else REPLACED.match(path) and (result is None or not all(stands_alone(path, base, t, known) for t in different))
     ):
         writing.anchors[path] = Anchor({"file": (Place("replaces", digest(base.encode())),)})
         return [text if text != base else None for text in states]
@@ -128,6 +129,19 @@ def _contents(
     fragments = dict(zip(different, result[0]))
     writing.anchors[path] = result[1]
     return [fragments[text] if text is not None and text != base else None for text in states]
+
+
+def _known(checkout: Checkout, begun: Start) -> Callable[[str], bool]:
+    """Whether PyTorch's libraries name something already, so that another of this name can be taken for it."""
+
+    def known(name: str) -> bool:
+        try:
+            checkout.git("grep", "-q", "-w", "-e", name, begun.commit, "--", "aten/src", "c10", "torch/csrc")
+        except ForkError:  # It ends so where nothing is found.
+            return False
+        return True
+
+    return known
 
 
 def _formulas(base: str, states: Sequence[str]) -> bool:

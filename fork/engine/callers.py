@@ -46,6 +46,9 @@ class Libraries:
         names = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
         self._paths = [path for name in names if (path := base.torch / "lib" / name).is_file()]
         self._base, self._work = base, work
+        self.gpu = base.cuda is not None
+        packaged = base.site / "torchgen/packaged"
+        self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
         self._known = Held(frozenset(), frozenset(), {}, {}, {})
         self._asked: set[str] = set()
         rows = self._ask(["*"])

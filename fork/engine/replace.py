@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from fork.checkout.changed import ELSEWHERE, Text, Tree
+from fork.checkout.changed import ELSEWHERE, SOURCES, Text, Tree
 from fork.checkout.git import Checkout
 from fork.engine.base import Base
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
@@ -110,7 +110,7 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     nodes.wanted |= lists[DERIVATIVES][1]
     libraries = Libraries(base, work)
     before = [work / "headers", *_generated(work)]
-    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path)]
+    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path, base.site)]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
@@ -122,15 +122,16 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     return replace(found.find(sources, headers), headers=[own])
 
 
-def _others(checkout: Path) -> list[Path]:
+def _others(checkout: Path, site: Path) -> list[Path]:
     """The headers of other projects, as far as the checkout has its submodules; no wheel has all of them."""
     top = checkout / "third_party"
     inner = ("fbgemm/third_party/asmjit/src", "ideep/mkl-dnn/include", "kineto/libkineto/include", "protobuf/src")
+    numpy = (site / "numpy/_core/include", site / "numpy/core/include")
     qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
     plain = ("gloo", "onnx", "tensorpipe", "eigen", "miniz-3.0.2", "opentelemetry-cpp/api/include", "cpp-httplib")
     return [
         folder
-        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top, qnnpack)
+        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top, qnnpack, *numpy)
         if folder.is_dir()
     ]
 
@@ -205,9 +206,13 @@ class Replacement:
             self._words |= set(re.findall(r"\w+", code_of((self._tree.checkout.path / path).read_text())))
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
-        for path in self._tree.includers(headers):
-            if path not in changed and self._libraries.has_source(path):
+        including = self._tree.includers(headers)
+        self._refuse_generated(headers, including)
+        for path in including:
+            if path.endswith(SOURCES) and path not in changed and self._libraries.has_source(path):
                 self._add(self._tree.text(path), "includes a changed header", True)
+            elif path.endswith(".cu") and self._libraries.gpu:
+                self._problems.append(f"{path} includes a changed header, and code of the GPU is not compiled again")
         self._refuse_many()
         self._compile()
         self._refuse()
@@ -227,6 +232,19 @@ class Replacement:
             self._refuse()
             self._refuse_many()
         return self._result()
+
+    def _refuse_generated(self, headers: Sequence[str], including: Sequence[str]) -> None:
+        """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
+        known = {path.removeprefix("aten/src/"): path for path in including}
+        for template in self._libraries.templates:
+            included = re.findall(r'^\s*#\s*include\s*[<"]([^">]+)', template.read_text(), re.MULTILINE)
+            if found := next((known[name] for name in included if name in known), None):
+                way = "" if found in headers else f", by {found},"
+                self._problems.append(
+                    f"{headers[0]} is included{way} by {template.name}, of which PyTorch's build generates code: "
+                    "change a source instead"
+                )
+                return
 
     def _add(self, text: Text, why: str, changed: bool) -> None:
         if text.path not in self._sources:
@@ -348,6 +366,10 @@ class Replacement:
     def _trace(self) -> None:
         """Adds the sources that reach what is changed, and those that hold what a compiled source calls."""
         held = self._held()
+        if self._nodes and self._generated:
+            made = {part.rstrip("_") for _, one in self._objects() for part in one.holders}
+            for name in sorted(self._nodes.wanted - made):
+                self._problems.append(f"{DERIVATIVES} changes {name}, whose autograd PyTorch writes by hand")
         differing: dict[Object, set[str]] = {}
         for source in self._sources.values():
             for n, one in enumerate(source.new):
@@ -385,8 +407,9 @@ class Replacement:
                     self._add_holder(source, name)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
-        symbol, reachable = one.defined[name], name in held.exported
-        if differs and reachable and (symbol.hidden or name in held.bound):
+        symbol = one.defined[name]
+        own = symbol.binding != WEAK or identifier(name) in self._own_words(source)  # else of an unchanged header
+        if differs and own and name in held.exported and (symbol.hidden or name in held.bound):
             self._problems.append(self._say(source, name, "is bound to the base's own definition inside its library"))
         for caller in self._outside(source, one, name, held) if differs else ():
             self._add_caller(source, name, caller)
@@ -435,7 +458,7 @@ class Replacement:
         word, inside = identifier(name), caller.library.rpartition("/")[2]
         for path in self._tree.naming(word):
             known = self._sources.get(path)
-            if not path.endswith(".cpp") or (known and known.new) or not self._libraries.has_source(path):
+            if not path.endswith(SOURCES) or (known and known.new) or not self._libraries.has_source(path):
                 continue
             if _is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
                 if not known:
@@ -466,7 +489,7 @@ class Replacement:
         found = [
             path
             for path in self._tree.naming(word)
-            if path.endswith(".cpp") and self._libraries.has_source(path)
+            if path.endswith(SOURCES) and self._libraries.has_source(path)
             if path not in self._sources or not self._sources[path].new
             if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;]", code_of(self._tree.read(path) or ""))
         ]

@@ -85,6 +85,9 @@ def test_what_is_left_to_the_base() -> None:
 
 
 def test_what_is_no_longer_registered() -> None:
+    assert dropped(REGISTRATIONS, REGISTRATIONS.replace('m.impl("f", f);', "")) == [
+        (12, 'TORCH_LIBRARY_IMPL(mine, CPU, m): "f"')
+    ]
     less = REGISTRATIONS.replace('static Registry registers("one", f);\n', "").replace(
         'C10_DEFINE_int(other, 3, "words");\n', ""
     )

@@ -52,6 +52,8 @@ API int registered(int a);
 API int addCallback(Function function);
 } // namespace at::native
 """,
+    f"{FOLDER}/Inner.h": "#pragma once\ninline int inner(int a) { return a; }\n",
+    f"{FOLDER}/Generic.h": "#pragma once\n#include <ATen/native/Inner.h>\n",
     f"{FOLDER}/One.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
@@ -131,6 +133,8 @@ class Small:
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in SOURCES.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
+        template = "#include <ATen/native/Generic.h>\n"
+        write(site, {"torch/version.py": "cuda = None\n", "torchgen/packaged/ATen/templates/Register.cpp": template})
         self.library = site / "torch/lib/libtorch_cpu.so"
         self.built(SOURCES, self.library)
         for name in ("libc10.so", "libtorch_python.so"):
@@ -242,6 +246,10 @@ REFUSED = {
     "what starts": (
         {f"{FOLDER}/Hook.cpp": ("a + 5", "a + 6")},
         "Hook.cpp calls `at::native::addCallback` when the process starts, which the base has done already",
+    ),
+    "what is generated": (
+        {f"{FOLDER}/Inner.h": ("return a;", "return a + 1;")},
+        f"{FOLDER}/Inner.h is included, by {FOLDER}/Generic.h, by Register.cpp, of which PyTorch's build",
     ),
     "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
 }

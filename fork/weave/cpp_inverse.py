@@ -103,14 +103,14 @@ def strange(base: str, woven: str, source: bool) -> list[tuple[int, str]]:
     ]
 
 
-def stands_alone(base: str, woven: str) -> bool:
-    """Whether what was inserted declares nothing that the base names already, and no directive but includes."""
+def stands_alone(base: str, woven: str, known: Callable[[str], bool]) -> bool:
+    """Whether what was inserted declares nothing that the base names, or is known, and no directive but includes."""
     made = changes(base, _macros(base, woven, {})[1])
     texts = [code_of(gain.text) for gain in made.gains]
     words = set(re.findall(r"\w+", code_of(base)))
     directives = any(DIRECTIVE.search(INCLUDE.sub("", gain.text)) for gain in made.gains)
     declared = {name for text in texts for name, (at, _) in _declared(text).items() if _outside(_heads(text, at))}
-    return not directives and not words.intersection(declared)
+    return not directives and not words.intersection(declared) and not any(map(known, declared))
 
 
 def kept(base: str, woven: str, source: bool) -> list[Gain]:

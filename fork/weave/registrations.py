@@ -19,6 +19,7 @@ OBJECT = re.compile(
     r"(?:[\w:]*Regist\w*(?:<[^;{}()]*>)?\s+\w+\s*(?=[({=])|auto\s+\w+\s*=\s*[\w:]*[rR]egist\w*)",
     re.MULTILINE,
 )
+IMPL = re.compile(r"\bm\w*\s*\.\s*impl\w*\(\s*([^,;]+)")
 NAME = re.compile(r"fork_left_(\d+)")
 
 
@@ -56,12 +57,29 @@ def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
 def dropped(before: str, after: str) -> list[tuple[int, str]]:
     """The registrations that a text no longer has, each with its line in the text before."""
     there = Counter(found.head for found in _registrations(after))
-    gone = []
+    gone = _kernels(before, after)
     for found in _registrations(before):
         there[found.head] -= 1
         if there[found.head] < 0:
             gone.append((before.count("\n", 0, found.start) + 1, found.head))
     return gone
+
+
+def _kernels(before: str, after: str) -> list[tuple[int, str]]:
+    """The kernels that a block no longer registers: those of the base stay."""
+    found = []
+    for text in (before, after):
+        code = code_of(text)
+        kernels: list[tuple[int, str]] = []
+        for block in BLOCK.finditer(code):
+            close = _closing(code, block.end(), len(code))
+            head = " ".join(text[block.start(1) : block.end(1)].split())
+            for kernel in IMPL.finditer(text, block.end(), close):
+                kernels.append((text.count("\n", 0, kernel.start()) + 1, f"{head}: {kernel[1]}"))
+        found.append(kernels)
+    there = Counter(head for _, head in found[1])
+    there.subtract(head for _, head in found[0])
+    return [(line, head) for line, head in found[0] if there[head] < 0]
 
 
 def _registrations(text: str) -> Iterator[Registration]:

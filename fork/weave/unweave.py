@@ -118,9 +118,9 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
     }
 
 
-def stands_alone(path: str, base: str, woven: str) -> bool:
+def stands_alone(path: str, base: str, woven: str, known: Callable[[str], bool]) -> bool:
     """Whether what a branch inserted into a C++ file means the same without the rest, and the rest without it."""
-    return cpp_inverse.stands_alone(base, woven)
+    return cpp_inverse.stands_alone(base, woven, (lambda _: False) if path.endswith(SOURCES) else known)
 
 
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
