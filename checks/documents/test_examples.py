@@ -39,6 +39,7 @@ def test_the_example_learns(site: Path) -> None:
     assert shape(printed) in shape((ROOT / "README.md").read_text()), "the README shows other lines"
 
 
+@pytest.mark.long
 def test_a_cpp_program_finds_the_operator_through_cmake(site: Path, tmp_path: Path) -> None:
     prefix = site / "torch/share/cmake"
     compiler = shutil.which("c++") or "g++"
@@ -56,6 +57,7 @@ def test_a_cpp_program_finds_the_operator_through_cmake(site: Path, tmp_path: Pa
     assert "output [64, 4], attn [64, 64]" in run(site, tmp_path / "attn_example")
 
 
+@pytest.mark.long
 def test_type_checkers_know_the_named_outputs(site: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -133,6 +133,7 @@ def test_a_fault_of_many_rows_and_threads_is_found(monkeypatch: pytest.MonkeyPat
     assert len(line) < 120 and "incoming=(False, True)" in line
 
 
+@pytest.mark.long
 def test_a_seed_always_draws_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Case] = []
     monkeypatch.setattr(fuzz, "check", drawn.append)

@@ -16,7 +16,7 @@ from fork.tests.helpers import git
 from fork.weave import base_path, weave
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = mark.xdist_group("import_stack")
+pytestmark = [mark.xdist_group("import_stack"), mark.long]
 SERIES = Series.load(ROOT)
 BASE = bases.installed()
 # Where the wheel ships no file of this path, a small one stands in for it.

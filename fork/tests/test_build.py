@@ -185,6 +185,7 @@ def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> Non
         pipeline._generate(fork, tmp_path, fork.series.state(fork.commit), tmp_path / "generated")
 
 
+@pytest.mark.long
 def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(
     root: Path, kernel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -332,6 +333,7 @@ def exported(site: Path) -> dict[str, set[str]]:
     return {library: set(filter(OF_THE_LIBRARY.match, found)) for library, found in names.items()}
 
 
+@pytest.mark.long
 def test_a_compiler_that_links_its_library_statically(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark
 
 from fork.checkout.git import Checkout
 from fork.cli import main
@@ -145,6 +145,7 @@ torch/overrides.py:3: WORD: a number: 'twice', is a number
     assert (git(tree, "status", "--porcelain"), git(tree, "branch"), git(tree, "rev-parse", "HEAD")) == before
 
 
+@mark.long
 def test_some_linters_or_none(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
     linted(tmp_path, tree, "--linters", "WHOLE")
     assert "linters          WHOLE ran" in capsys.readouterr().out
@@ -158,6 +159,7 @@ def test_some_linters_or_none(tmp_path: Path, tree: Path, capsys: CaptureFixture
     assert "has no .lintrunner.toml" in capsys.readouterr().err
 
 
+@mark.long
 def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
     """Committed and not, on the commit that it left."""
     git(tree, "tag", "v2.13.0")
@@ -187,6 +189,7 @@ say(paths[0], 1, "typing", open("torch/typing.pyi").read())
 }
 
 
+@mark.long
 def test_linters_read_what_pytorch_generates_before(
     tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
 ) -> None:
@@ -212,6 +215,7 @@ say(paths[0], 1, "daemon", str(pid))
 """
 
 
+@mark.long
 def test_no_daemon_stays(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     for name, value in QUIET_GIT.items():
         monkeypatch.setenv(name, value)
@@ -232,6 +236,7 @@ def test_no_daemon_stays(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: Captu
     assert not runs()
 
 
+@mark.long
 def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
     address = "https://example.org/linux64/19.1.4/clang-format"
     entry = {
