@@ -6,6 +6,7 @@ document shows the present kernels only.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,15 @@ from bench import parts
 from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
 from bench.cpu.cases import DTYPES, Case
-from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result
+from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result, kernels
 from bench.cpu.routes import KINDS, MASKS
 from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("stack/*/*.md")))
+# What `python -m checks.memory` measures.
+SCRATCH = FOLDER / "scratch.json"
 # dtype and N of the rows of the table in descriptions, at D = E = 64.
 ROWS = (*(("float32", n) for n in (16, 1024, 4096)), *(("bfloat16", n) for n in (1024, 4096)))
 # The case of the README's first sentence of speed, which is measured in a minute.
@@ -36,6 +39,23 @@ HOW = (
     f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}."
 )
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
+
+
+def scratch() -> str:
+    """Bytes that the kernels take beside inputs and results, in units of attn, by threads."""
+    found = json.loads(SCRATCH.read_text()) if SCRATCH.is_file() else {}
+    if found.get("kernels") != kernels("cpu"):
+        return "Nobody has measured the scratch of the present kernels: `python -m checks.memory` does so."
+    shown = [
+        row for row in found["rows"] if row["d"] == row["e"] == 64 and row["n"] >= 1024 and row["dtype"] != "float64"
+    ]
+    rows = [
+        [row["dtype"], str(row["n"]), kind, *(f"{share:.2f}" for share in row[kind])]
+        for row in shown
+        for kind in KINDS[:2]
+    ]
+    threads = [f"{count} thread{'s' * (count > 1)}" for count in shown[0]["threads"]]
+    return f"{markdown_table(('dtype', 'N', 'kind', *threads), rows)}\nCommit {found['commit']}."
 
 
 def verdicts(results: Sequence[Result]) -> str:
@@ -156,6 +176,7 @@ def values() -> dict[str, str]:
         "speed": speed(records),
         "slower": slower(records),
         "memory": memory(records),
+        "scratch": scratch(),
         "charts": charts_of(records),
         **parts.values(),
         "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from bench import documents, parts
+from bench import documents
 from bench.cpu import __main__ as bench
 from bench.cpu import record as records
 from bench.cpu import report
@@ -230,11 +231,26 @@ def test_results_of_other_kernels_are_not_shown(monkeypatch):
     record = Record("A", 2, "AVX2", results=[old, new])
     assert record.present().results == record.results[1:]
     monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
-    of_processors = {
-        name: value for name, value in report.values().items() if name not in ("gpu", "check", *parts.values())
-    }
-    assert set(of_processors.values()) == {report.UNMEASURED, report.UNMEASURED + "\n"}
+    shown = {report.values()[name].strip() for name in ("headline", "speed", "slower", "memory", "charts")}
+    assert shown == {report.UNMEASURED}
     assert "These are figures of earlier kernels" in report.document(dataclasses.replace(record, results=[old]))
+
+
+def test_scratch_is_shown_for_the_present_kernels_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "SCRATCH", tmp_path / "scratch.json")
+    row = {
+        "dtype": "float32",
+        "n": 4096,
+        "d": 64,
+        "e": 64,
+        "threads": [1, 16],
+        "forward": [0.25, 1],
+        "backward": [0.5, 2],
+    }
+    for known, shown in ((records.kernels("cpu"), True), ("others", False)):
+        report.SCRATCH.write_text(json.dumps({"commit": "abc1234", "kernels": known, "rows": [row]}))
+        assert ("| float32 | 4096 | backward | 0.50 | 2.00 |" in report.scratch()) == shown
+        assert report.scratch().startswith("Nobody has measured") != shown
 
 
 def test_the_headline_says_what_the_results_do():

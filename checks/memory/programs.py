@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -117,14 +118,14 @@ def peaks(guard: ctypes.CDLL) -> None:
                 guard.guard_peak()
                 results = call()
                 extra = guard.guard_peak() - before - sum(t.nbytes for t in results)
-                shares.append(extra / whole)
+                shares.append(round(extra / whole, 3))
                 most = max(most, extra if threads <= 2 else 0)
                 if extra > most:
                     raise SystemExit(
                         f"{dtype}, N = {n}, {threads} threads: {extra} bytes, {extra / whole:.2f} of attn's"
                     )
-        forward, back = (" ".join(f"{share:.2f}" for share in shares[i::2]) for i in (0, 1))
-        print(f"{dtype}, {n} x {d} x {e}, threads {THREADS}: forward {forward}, backward {back} times attn")
+        size = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "e": e}
+        print(json.dumps({**size, "threads": THREADS, "forward": shares[::2], "backward": shares[1::2]}))
 
 
 def unwritten(guard: ctypes.CDLL) -> None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import platform
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from checks import ROOT
-from checks.built import built
-from fork.engine.fork import environment
+from checks.memory.__main__ import guarded, run
 
 pytestmark = [
     pytest.mark.skipif(platform.system() != "Linux", reason="the allocator is preloaded, as Linux does it"),
@@ -22,17 +17,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def variables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment in which the last PR's fork runs with the guarding allocator."""
-    library = tmp_path_factory.mktemp("guard") / "libguard.so"
-    source = ROOT / "checks/memory/guard.c"
-    subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", source, "-o", library], check=True)
-    site = built()
-    return environment(site, Path(sys.executable)) | {"LD_PRELOAD": str(library), "OMP_WAIT_POLICY": "passive"}
-
-
-def run(variables: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "checks.memory.programs", *words]
-    return subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True)
+    return guarded(tmp_path_factory.mktemp("guard"))
 
 
 def test_the_guard_sees_a_byte_beyond_an_end(variables: dict[str, str]) -> None:
