@@ -570,8 +570,8 @@ class TestContexts(TestCase):
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
     @parametrize("context", CONTEXTS, name_fn=str)
     def test_derivatives_are_those_outside(self, device, context, order, dtype):
-        # (70, 300, 400): in float32 on AMD with AVX-512 only the forward is fused
-        for sizes in FUSED, (70, 300, 400), WIDE:
+        # (70, 200, 300): in float32 on AMD with AVX-512 only the forward is fused
+        for sizes in FUSED, (70, 200, 300), WIDE:
             values = [x.to(device) for x in make_inputs(*sizes, dtype=dtype)]
             values = [x / max(sizes) ** 0.5 for x in values]  # or float16 overflows
             for function in torch.attn, attn_of_a_batch:

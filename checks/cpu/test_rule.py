@@ -18,58 +18,65 @@ PROGRAM = """
 using namespace at;
 int main() {
   std::string processor, dtype;
-  int64_t n, columns;
+  int64_t n, d, e;
   bool backward;
-  while (std::cin >> processor >> dtype >> n >> columns >> backward) {
+  while (std::cin >> processor >> dtype >> n >> d >> e >> backward) {
     using P = native::AttnProcessor;
     const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
         : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, n, columns, backward);
+    std::cout << native::attn_is_fused(p, t, n, d, e, backward);
   }
 }
 """
-Case = tuple[str, str, int, int, int]
+Case = tuple[str, str, int, int, int, int]
 BOTH = (0, 1)
-# Which cases run the kernels: sizes at both sides of every number of the rule, and what each is there for.
+FAST = (("AVX2", "float32"), ("AVX2", "float64"), ("AVX512", "float32"), ("AVX512", "float64"))
+SLOW = (("X86", "bfloat16"), ("X86", "float16"), ("AVX2", "bfloat16"), ("AVX2", "float16"), ("AVX512", "float16"))
+# Which cases run the kernels: N, D and E at both sides of every number of the rule, and what each is there for.
 FUSED: list[Case] = [
     # ATen has no fast products of 16 bits without instructions for them.
-    *((p, t, 2000, 2048, b) for p in ("X86", "AVX2") for t in ("bfloat16", "float16") for b in BOTH),
-    *(("AVX512", "float16", 2000, 2048, b) for b in BOTH),
-    # In the cache and beyond; a forward without another pass over attn wins further than a backward
-    *((p, "float32", n, 256, b) for p in ("AVX2", "AVX512") for n in (16, 300, 2000) for b in BOTH),
-    *((p, "float64", n, 128, b) for p in ("AVX2", "AVX512") for n in (8, 300, 2000) for b in BOTH),
-    *(("AVX512", t, n, 512, 0) for t in ("float32", "bfloat16") for n in (32, 2000)),
-    *(("AVX512", t, 2000, w, b) for t, w, b in (("float64", 256, 0), ("bfloat16", 256, 1))),
+    *((p, t, 2000, 1024, e, b) for p, t in SLOW for e in (1, 1024) for b in BOTH),
+    *((p, t, 2000, 0, 2, 1) for p, t in SLOW),
+    *((p, t, 1, 8, 8, b) for p, t in (*SLOW, ("MKL", "bfloat16")) for b in BOTH if p != "MKL" or not b),
+    # In the cache and beyond; a forward without another pass over attn wins further than a backward.
+    *((p, "float32", n, 128, 128, b) for p in ("AVX2", "AVX512") for n in (512, 2000) for b in BOTH),
+    *((p, "float64", n, 64, 64, b) for p in ("AVX2", "AVX512") for n in (256, 2000) for b in BOTH),
+    *(("AVX512", t, n, 256, 256, 0) for t in ("float32", "bfloat16") for n in (64, 2000)),
+    *(("AVX512", t, 2000, 128, w, b) for t, w, b in (("float64", 128, 0), ("bfloat16", 128, 1))),
     # MKL's products and tanh on Intel
-    *(("MKL", "float32", n, 256, b) for n, b in ((16, 0), (64, 0), (1025, 0), (65, 1), (1024, 1))),
-    *(("MKL", "float64", n, 128, b) for n, b in ((64, 0), (1025, 0), (300, 1))),
-    *(("MKL", t, n, 512, b) for t in ("bfloat16", "float16") for n in (300, 2000) for b in BOTH),
+    *(("MKL", "float32", n, 128, 128, b) for n, b in ((64, 0), (1025, 0), (512, 1), (1024, 1))),
+    *(("MKL", "float64", n, 64, 64, b) for n, b in ((64, 0), (1025, 0), (300, 1))),
+    *(("MKL", t, n, 256, 256, b) for t in ("bfloat16", "float16") for n in (300, 2000) for b in BOTH),
     # Few rows and few columns
-    *(("AVX512", t, 1, 16, b) for t in ("float32", "float16") for b in BOTH),
-    *(("AVX512", t, 300, 2, 0) for t in ("float32", "float64", "bfloat16", "float16")),
+    *((p, t, 1, 4, 4, 0) for p, t in FAST),
+    *((p, t, 1, 32, 32, 1) for p, t in FAST),
+    *((p, t, 256, 64, 64, 1) for p, t in FAST),
+    *((p, t, 300, 1, 1, 0) for p, t in FAST),
+    *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((2, 2), (2, 0))),
+    *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((16, 16), (16, 0))),
 ]
 COMPOSED: list[Case] = [
-    *(("X86", t, n, 2, b) for t in ("float32", "float64") for n in (2, 2000) for b in BOTH),
-    *((p, "float32", 2000, 257 * f, b) for p, f, b in (("AVX2", 1, 0), ("AVX2", 1, 1), ("AVX512", 2, 0))),
-    *((p, "float64", 2000, 129 * f, b) for p, f, b in (("AVX2", 1, 0), ("AVX2", 1, 1), ("AVX512", 2, 0))),
-    *(("AVX512", t, 300, w, b) for t, w, b in (("float32", 257, 1), ("bfloat16", 513, 0), ("bfloat16", 257, 1))),
-    *(("MKL", t, n, 2, 0) for t in ("float32", "float64") for n in (65, 1024)),
-    *(("MKL", "float32", n, 257, b) for n, b in ((64, 0), (2000, 0), (300, 1))),
-    *(("MKL", "float64", n, 129, b) for n, b in ((64, 0), (2000, 0), (300, 1))),
-    *(("MKL", t, 2000, 513, b) for t in ("bfloat16", "float16") for b in BOTH),
+    *(("X86", t, n, 20, 20, b) for t in ("float32", "float64") for n in (200, 2000) for b in BOTH),
+    *((p, "float32", 2000, 256 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
+    *((p, "float64", 2000, 128 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
+    *((p, "float32", 2000, 129, 128, 1) for p in ("AVX2", "AVX512", "MKL")),
+    *((p, "float64", 2000, 65, 64, 1) for p in ("AVX2", "AVX512", "MKL")),
+    *(("AVX512", "bfloat16", 300, 256, w, b) for w, b in ((257, 0), (16, 1))),
+    *(("MKL", t, n, 20, 20, 0) for t in ("float32", "float64") for n in (65, 1024)),
+    *(("MKL", "float32", n, 129, 128, 0) for n in (64, 2000)),
+    *(("MKL", "float64", n, 65, 64, 0) for n in (64, 2000)),
+    *(("MKL", t, 2000, 256, 257, b) for t in ("bfloat16", "float16") for b in BOTH),
     # Few rows, of which wide copies cost more than products, and few columns
-    *(
-        (p, t, n, 16 * n + 1, b)
-        for p in ("X86", "AVX2", "AVX512", "MKL")
-        for t in ("bfloat16", "float16")
-        for n in (1, 8)
-        for b in BOTH
-    ),
-    *(("AVX512", t, 300, 15, 1) for t in ("float32", "float64", "bfloat16", "float16")),
+    *((p, t, n, 8 * n, 8 * n + 1, b) for p, t in (*SLOW, ("MKL", "float16")) for n in (4, 8) for b in BOTH),
+    *((p, t, n, 4 * n, 4 * n + 1, 0) for p, t in FAST for n in (2, 8)),
+    *((p, t, n, w, w + 1, 1) for p, t in FAST for n, w in ((16, 32), (128, 32), (200, 50))),
+    *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((1, 20), (20, 1), (0, 20), (1, 0))),
+    *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((15, 20), (20, 15), (0, 20), (15, 0))),
+    *((p, t, 300, d, e, 1) for p, t in SLOW for d, e in ((0, 1), (1, 0))),
     # A processor that nobody has measured
-    *(("ARM", t, 300, 32, b) for t in ("float32", "float64", "bfloat16", "float16") for b in BOTH),
+    *(("ARM", t, 300, 20, 20, b) for t in ("float32", "float64", "bfloat16", "float16") for b in BOTH),
 ]
 
 
@@ -86,7 +93,7 @@ def rule(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_rule_at_both_sides_of_its_numbers(rule: Path) -> None:
     cases = FUSED + COMPOSED
-    lines = "\n".join(f"{p} {t} {n} {columns} {int(backward)}" for p, t, n, columns, backward in cases)
+    lines = "\n".join(" ".join(map(str, case)) for case in cases)
     said = subprocess.run([rule], input=lines, capture_output=True, text=True, check=True).stdout
     found = {case: answer == "1" for case, answer in zip(cases, said, strict=True)}
     assert found == {case: case in FUSED for case in cases}

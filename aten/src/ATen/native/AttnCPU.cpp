@@ -46,15 +46,19 @@ AttnProcessor this_processor() {
 #endif
 }
 
-bool is_fused(ScalarType dtype, int64_t n, int64_t columns, bool backward) {
+bool is_fused(
+    ScalarType dtype,
+    int64_t n,
+    int64_t d,
+    int64_t e,
+    bool backward) {
   // For tests: 1 forces the kernels for every size, 0 for none.
   static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
   static const AttnProcessor processor = this_processor();
   if (n == 0 || isComplexType(dtype)) {
     return false;
   }
-  return forced ? *forced
-                : attn_is_fused(processor, dtype, n, columns, backward);
+  return forced ? *forced : attn_is_fused(processor, dtype, n, d, e, backward);
 }
 
 int64_t columns_of(const Tensor& t) {
@@ -77,7 +81,7 @@ std::tuple<Tensor, Tensor> attn_cpu(
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
   const int64_t n = q.size(0);
-  if (!is_fused(q.scalar_type(), n, q.size(1) + v.size(1), false)) {
+  if (!is_fused(q.scalar_type(), n, q.size(1), v.size(1), false)) {
     return attn_composed(q, k, v);
   }
   Tensor attn = at::detail::empty_cpu({n, n}, q.options());
@@ -98,11 +102,14 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   const bool wants_scores = x.wants_scores_gradient();
   const bool wants_v = output_mask[2] && x.grad_output.defined();
-  const int64_t columns =
-      (wants_scores ? columns_of(x.q.defined() ? x.q : x.k) : 0) +
-      columns_of(x.grad_output);
+  const int64_t d = wants_scores ? columns_of(x.q.defined() ? x.q : x.k) : 0;
   if (!(wants_scores || wants_v) ||
-      !is_fused(x.attn.scalar_type(), x.attn.size(0), columns, true)) {
+      !is_fused(
+          x.attn.scalar_type(),
+          x.attn.size(0),
+          d,
+          columns_of(x.grad_output),
+          true)) {
     return attn_backward_composed(x);
   }
   for (Tensor* t : {&x.grad_output, &x.q, &x.k, &x.v, &x.attn}) {

@@ -5,6 +5,7 @@
 #include <ATen/native/attn.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace at::native {
@@ -13,30 +14,41 @@ namespace at::native {
 // and with AVX-512 that MKL uses too.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, Unmeasured };
 
-// Whether the kernels are faster than ATen's products for N = n and
-// D + E = columns. They save passes over attn, which dominate unless D + E is
-// large.
+// Whether the kernels are faster than ATen's products, by N, D and E; d is 0
+// where grad_v alone is wanted, and e is 0 without grad_output. They save
+// passes over attn, which dominate unless D + E is large. But they copy the
+// inputs and pad their sizes, which costs most where there are few rows.
 inline bool attn_is_fused(
     AttnProcessor processor,
     ScalarType dtype,
     int64_t n,
-    int64_t columns,
+    int64_t d,
+    int64_t e,
     bool backward) {
-  // Copies of wide inputs cost more than products of few rows, and what little
-  // the backward multiplies for few columns, a BLAS does at memory's speed.
-  if (columns > 16 * n || (backward && columns < 16)) {
+  const int64_t columns = d + e, width = dtype == kDouble ? 128 : 256;
+  const bool half = dtype == kHalf || dtype == kBFloat16;
+  if (processor == AttnProcessor::Unmeasured || (half && columns > 16 * n)) {
     return false;
   }
   // Without instructions for 16 bits ATen's products are slow at every width.
-  const bool half = dtype == kHalf || dtype == kBFloat16;
-  const int64_t width = dtype == kDouble ? 128 : 256;
+  if (half && processor != AttnProcessor::AVX512_MKL &&
+      (processor != AttnProcessor::AVX512 || dtype == kHalf)) {
+    return !backward || columns > 1;
+  }
+  // grad_v alone saves no pass, and a BLAS reads attn for few columns as fast
+  // as memory allows.
+  const int64_t narrow = half ? 16 : 2;
+  if (backward && (d < narrow || (e != 0 && e < narrow))) {
+    return false;
+  }
+  if (!half && columns > (backward ? std::max<int64_t>(64, n / 2) : 8 * n)) {
+    return false;
+  }
   switch (processor) {
-    case AttnProcessor::X86:
-      return half;
     case AttnProcessor::AVX2:
-      return half || columns <= width;
+      return columns <= width;
     case AttnProcessor::AVX512:
-      return dtype == kHalf || columns <= (backward ? width : 2 * width);
+      return columns <= (backward ? width : 2 * width);
     case AttnProcessor::AVX512_MKL: {
       // There attn stays in the cache between MKL's products and tanh.
       const bool cached = !backward && n > 64 && n <= 1024;
