@@ -16,7 +16,7 @@ from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
 
-pytestmark = pytest.mark.xdist_group("replace")
+pytestmark = [pytest.mark.xdist_group("replace"), pytest.mark.long]
 
 NONZERO = "aten/src/ATen/native/Nonzero.cpp"
 KERNEL = "aten/src/ATen/native/cuda/Kernel.cu"
