@@ -221,7 +221,7 @@ class TestGradients(AttnTestCase):
     @in_all_dtypes
     def test_every_dtype(self, dtype):
         for n in 17, 1090:  # one block of rows, and more than one
-            self.check_values_and_gradients(make_inputs(n, 5, 9, dtype=dtype))
+            self.check_values_and_gradients(make_inputs(n, 9, 11, dtype=dtype))
 
     @parametrize("layout", LAYOUTS, name_fn=lambda name: name.replace(" ", "_"))
     def test_every_layout(self, layout):
@@ -239,8 +239,8 @@ class TestGradients(AttnTestCase):
     @in_all_dtypes
     def test_every_mask_of_the_backward_operator(self, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
-        q, k, v = make_inputs(5, 3, 2, dtype=dtype)
-        given = make_outputs(5, 2, dtype=dtype)
+        q, k, v = make_inputs(5, 9, 8, dtype=dtype)
+        given = make_outputs(5, 8, dtype=dtype)
         plain, exact = composition(q, k, v), composition(*precise((q, k, v)))
         self.assert_as_good(generic(aten.attn)(q, k, v), plain, exact)
         attn = plain[1]
@@ -472,7 +472,7 @@ def products(function, *args):
 
 
 # Sizes that the CPU kernels take, with AVX2 or more, and sizes that ATen's products take: wide ones and complex ones.
-FUSED, WIDE = (4, 2, 3), (5, 500, 600)
+FUSED, WIDE = (4, 8, 9), (5, 500, 600)
 
 
 # Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.
@@ -597,7 +597,7 @@ class TestContexts(TestCase):
             grads = aten._attn_backward(*tensors, [True] * 3)
             return *torch.attn(*tensors[2:5]), *grads
 
-        for sizes, lazy in itertools.product(((9, 500, 600), (9, 4, 5)), lazy_views):
+        for sizes, lazy in itertools.product((WIDE, FUSED), lazy_views):
             tensors = [x.to(device) for x in make_all(*sizes, dtype=dtype)]
             views = [lazy(x) for x in tensors]
             with torch._C._ExcludeDispatchKeyGuard(keys):
@@ -607,7 +607,7 @@ class TestContexts(TestCase):
     @dtypes(*ALL)
     def test_the_backward_operator_under_autocast(self, device, dtype):
         """Its results and their tangents."""
-        for sizes in (9, 500, 600), (9, 100, 100):
+        for sizes in WIDE, FUSED:
             both = (make_all(*sizes, dtype=dtype) for _ in range(2))
             tensors, tangents = ([x.to(device) for x in xs] for xs in both)
 
