@@ -14,8 +14,7 @@ from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Anchor, Place
-from fork.weave import yamls
+from fork.series import NATIVE_FUNCTIONS, Anchor, Place
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, stands_alone, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
@@ -112,9 +111,7 @@ def _contents(
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     result = inverse(path, base, different)
     if known and (
-        _formulas(base, different)
-        if path == DERIVATIVES
-        else REPLACED.match(path) and (result is None or not all(stands_alone(path, base, t, known) for t in different))
+        REPLACED.match(path) and (result is None or not all(stands_alone(path, base, t, known) for t in different))
     ):
         writing.anchors[path] = Anchor({"file": (Place("replaces", digest(base.encode())),)})
         return [text if text != base else None for text in states]
@@ -142,12 +139,6 @@ def _known(checkout: Checkout, begun: Start) -> Callable[[str], bool]:
         return True
 
     return known
-
-
-def _formulas(base: str, states: Sequence[str]) -> bool:
-    """Whether entries are changed and none is gone."""
-    gone = any(yamls.entries(base).keys() - yamls.entries(text).keys() for text in states)
-    return not gone and any(yamls.changed(base, text) for text in states)
 
 
 def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: Sequence[str]) -> None:

@@ -15,18 +15,16 @@ from functools import cached_property
 from pathlib import Path
 
 from fork.checkout.changed import ELSEWHERE, SOURCES, Text, Tree
-from fork.checkout.git import Checkout
 from fork.engine.base import Base
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.fork import Fork
-from fork.engine.nodes import FILES, GENERATED, Nodes, holder, operator
-from fork.engine.objects import GLOBAL, WEAK, Object, affected, called, changed_sections, identifier, plain, readable
+from fork.engine.nodes import FILES, GENERATED, Nodes, holder
+from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.toolchain import instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave import yamls
+from fork.series import DERIVATIVES
 from fork.weave.cpp import code_of
 from fork.weave.definitions import concerned
 from fork.weave.registrations import NAME, dropped, left
@@ -105,16 +103,13 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
         print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
     headers = [path for path in texts if path.endswith((".h", ".cuh"))]
     own = _headers(base, tree, {path: texts[path] for path in headers}, work, stage)
-    lists = {path: _list(base, tree, texts.get(path), path, stage) for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
-    nodes = Nodes(base, stage, work / "nodes", lists[NATIVE_FUNCTIONS][0], lists[DERIVATIVES][0])
-    nodes.wanted |= lists[DERIVATIVES][1]
     libraries = Libraries(base, work)
     before = [work / "headers", *_generated(work)]
     behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path, base.site)]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
-    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes)
+    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many)
     sources = {path: text for path, text in texts.items() if path.endswith(".cpp")}
     for path in [path for path in sources if ELSEWHERE.search(path) and not libraries.has_source(path)]:
         print(f"left out {path}: torch {base.version} was built without it", flush=True)
@@ -149,26 +144,6 @@ def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage
         if shipped:
             write(stage, shipped, merged)
     return folder
-
-
-def _list(base: Base, tree: Tree, text: str | None, path: str, stage: Path) -> tuple[str, set[str]]:
-    """A yaml list as the fork has it, and the operators whose entries the branch changes."""
-    shipped, place = base.read(path) or "", base.wheel_path(path)
-    if text is None or place is None:
-        return shipped, set()
-    merged = tree.merged(path, text)
-    write(stage, place, merged)
-    before = tree.checkout.read_at(tree.since, path) or ""
-    return merged, {operator(schema) for schema in yamls.changed(before, text)}
-
-
-def added_entries(fork: Fork, path: str, file: Path) -> Path:
-    """A file with the entries alone that the branch adds to a list of which it changes others."""
-    assert fork.series.checkout is not None and fork.series.since is not None
-    before = yamls.entries(Checkout.open(fork.series.checkout).read_at(fork.series.since, path) or "")
-    folder, name = fork.home / "work/added", Path(path).name
-    write(folder, name, "".join(text for name, text in yamls.entries(file.read_text()).items() if name not in before))
-    return folder / name
 
 
 def _generated(work: Path) -> list[Path]:
@@ -338,7 +313,7 @@ class Replacement:
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
-        if one.defined[name].binding == WEAK and identifier(name) not in self._own_words(source):
+        if one.defined[name].binding != GLOBAL and identifier(name) not in self._own_words(source):
             return []  # of a header that the branch does not change
         return [caller for caller in held.direct.get(name, ()) if not self._covered(caller, [source])]
 
@@ -379,7 +354,7 @@ class Replacement:
                     differing[one] = {section for section in differing[one] if source.concerns(section)}
                 if not self._words:
                     # A template of a header that the source uses now: the base's own is made of the same text.
-                    weak = [name for name, symbol in one.defined.items() if symbol.binding == WEAK]
+                    weak = [name for name, symbol in one.defined.items() if symbol.binding != GLOBAL]
                     differing[one] -= {one.where[name] for name in weak if not old or name not in old.defined}
         hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
 
@@ -408,7 +383,7 @@ class Replacement:
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
         symbol = one.defined[name]
-        own = symbol.binding != WEAK or identifier(name) in self._own_words(source)  # else of an unchanged header
+        own = symbol.binding == GLOBAL or identifier(name) in self._own_words(source)  # else of an unchanged header
         if differs and own and name in held.exported and (symbol.hidden or name in held.bound):
             self._problems.append(self._say(source, name, "is bound to the base's own definition inside its library"))
         for caller in self._outside(source, one, name, held) if differs else ():

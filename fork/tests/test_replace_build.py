@@ -122,22 +122,3 @@ def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None
     edit(tree, KERNEL, "return;", "return (void)0;")
     assert build(tree) == 1
     assert f"{KERNEL} changes code of the GPU that exists" in capsys.readouterr().err
-
-
-def test_a_formula(tree: Path) -> None:
-    """The node of an operator, and of its variants, is generated again."""
-    text = (tree / DERIVATIVES).read_text()
-    at = text.index("- name: sinh(Tensor self)")
-    end = text.index("\n\n", at)
-    entry = "- name: sinh(Tensor self) -> Tensor\n  self: grad * result * 5\n  result: auto_element_wise"
-    write(tree, {DERIVATIVES: text[:at] + entry + text[end:]})
-    assert build(tree) == 0
-    code = """
-import torch
-x = torch.ones(1, requires_grad=True)
-y = torch.sinh(x)
-y.backward()
-print(torch.allclose(x.grad, y * 5), y.grad_fn.name(), y.grad_fn._saved_result.item() == y.item())
-print(torch._foreach_sinh([x])[0].grad_fn.name())
-"""
-    assert python(tree, code).splitlines() == ["True SinhBackward0 True", "SinhBackward0"]
