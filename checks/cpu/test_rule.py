@@ -43,10 +43,12 @@ FUSED: list[Case] = [
     # In the cache and beyond; a forward without another pass over attn wins further than a backward.
     *((p, "float32", n, 128, 128, b) for p in ("AVX2", "AVX512") for n in (512, 2000) for b in BOTH),
     *((p, "float64", n, 64, 64, b) for p in ("AVX2", "AVX512") for n in (256, 2000) for b in BOTH),
-    *(("AVX512", t, n, 256, 256, 0) for t in ("float32", "bfloat16") for n in (64, 2000)),
+    *(("AVX512", t, n, 256, 256, 0) for t in ("float32", "bfloat16") for n in (208, 2000)),
+    *((p, t, 64, 112, 112, 0) for p, t in FAST if t == "float32"),
     *(("AVX512", t, 2000, 128, w, b) for t, w, b in (("float64", 128, 0), ("bfloat16", 128, 1))),
     # MKL's products and tanh on Intel
-    *(("MKL", "float32", n, 128, 128, b) for n, b in ((64, 0), (1025, 0), (512, 1), (1024, 1))),
+    *(("MKL", "float32", n, 128, 128, b) for n, b in ((1025, 0), (512, 1), (1024, 1))),
+    ("MKL", "float32", 64, 112, 112, 0),
     *(("MKL", "float64", n, 64, 64, b) for n, b in ((64, 0), (1025, 0), (300, 1))),
     *(("MKL", t, n, 256, 256, b) for t in ("bfloat16", "float16") for n in (300, 2000) for b in BOTH),
     # Few rows and few columns
@@ -71,6 +73,7 @@ COMPOSED: list[Case] = [
     # Few rows, of which wide copies cost more than products, and few columns
     *((p, t, n, 8 * n, 8 * n + 1, b) for p, t in (*SLOW, ("MKL", "float16")) for n in (4, 8) for b in BOTH),
     *((p, t, n, 4 * n, 4 * n + 1, 0) for p, t in FAST for n in (2, 8)),
+    *((p, "float32", n, n, n + 97, 0) for p in ("AVX2", "AVX512", "MKL") for n in (32, 64)),
     *((p, t, n, w, w + 1, 1) for p, t in FAST for n, w in ((16, 32), (128, 32), (200, 50))),
     *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((1, 20), (20, 1), (0, 20), (1, 0))),
     *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((15, 20), (20, 15), (0, 20), (15, 0))),

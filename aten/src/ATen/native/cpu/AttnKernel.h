@@ -41,7 +41,9 @@ inline bool attn_is_fused(
   if (backward && (d < narrow || (e != 0 && e < narrow))) {
     return false;
   }
-  if (!half && columns > (backward ? std::max<int64_t>(64, n / 2) : 8 * n)) {
+  const int64_t wide =
+      backward ? std::max<int64_t>(64, n / 2) : std::min(8 * n, 2 * n + 96);
+  if (!half && columns > wide) {
     return false;
   }
   switch (processor) {
