@@ -333,6 +333,11 @@ decomps_to_exclude: list[torch._ops.OpOverload | torch._ops.OpOverloadPacket] = 
 ]
 
 remove_decompositions(decompositions, decomps_to_exclude)
+
+
+@register_decomposition([aten.empty_permuted.default])
+def empty_permuted(size, physical_layout, **options):
+    return aten.empty(size, **options).permute(physical_layout)
 """,
     "docs/source/torch.rst": """\
 torch

@@ -149,23 +149,15 @@ def test_each_line_in_its_place(tree: Path) -> None:
 +        "torch.attn",
          "torch.baddbmm",
 +++ b/torch/_functorch/partitioners.py
-@@ -8,2 +8,4 @@ def get_default_op_list():
+@@ -8,2 +8,3 @@ def get_default_op_list():
          aten.addmm,
 +        aten.attn,
-+        aten._attn_backward,
          aten.upsample_bilinear2d,
-+++ b/torch/_inductor/decomposition.py
-@@ -7,2 +7,5 @@ decomps_to_exclude: list[torch._ops.OpOverload | torch._ops.OpOverloadPacket] =
-     aten.baddbmm,  # upcasts to fp32, perf issue
-+    # one kernel each, see lowering.py
-+    aten.attn,
-+    aten._attn_backward,
- ]
 +++ b/torch/_inductor/lowering.py
 @@ -10 +10,3 @@ def make_fallback(op, warn=True):
  make_fallback(aten._addmm_activation, warn=False)
-+make_fallback(aten.attn, warn=False)
-+make_fallback(aten._attn_backward, warn=False)
++make_fallback(aten.attn, warn=False, override_decomp=True)
++make_fallback(aten._attn_backward, warn=False, override_decomp=True)
 +++ b/torch/overrides.py
 @@ -6,2 +6,3 @@ def get_testing_overrides():
          torch.atleast_3d: lambda *tensors: -1,

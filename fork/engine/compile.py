@@ -116,7 +116,9 @@ def _forget_what_ninja_would_keep(job: Job) -> None:
 def _at_one_place(job: Job) -> Job:
     """The same job with its sources by their upstream path below `work`, so that every state compiles them alike."""
     sources = {path: _link(job, f"stack/{path}", file) for path, file in job.sources.items()}
-    named = {str(link): job.named.get(str(job.sources[path]), str(job.sources[path])) for path, link in sources.items()}
+    # ccache tells an error by the place to which the link leads.
+    edited = {str(link): str(job.sources[path]) for path, link in sources.items()}
+    named = dict(job.named) | {link: job.named.get(file, file) for link, file in edited.items()}
     fragments = frozenset(str(link) for path, link in sources.items() if str(job.sources[path]) in job.fragments)
     return replace(job, sources=sources, named=named, fragments=fragments)
 
