@@ -387,7 +387,10 @@ def test_a_release_that_is_not_served_is_refused(release: str, sentence: str, tm
         bases.obtain(release, "off", tmp_path, ROOT / "requirements.txt")
 
 
-def test_a_release_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_release_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With a constraint on torch, as a machine may have, pip says the same in other words: see test_messages.py.
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
     with pytest.raises(ForkError, match=r"pip finds no torch 2\.99\.0 for this Python and machine"):
         bases.obtain("2.99.0", "off", tmp_path, ROOT / "requirements.txt")
 
