@@ -210,7 +210,7 @@ def _generated(job: Job) -> dict[str, list[Path]]:
     """The generated sources that register anything, by the unit that compiles them, in an order that compiles.
 
     Some define PyTorch's TORCH_ASSERT_ONLY_METHOD_OPERATORS, which forbids headers that others include, so those come
-    last. Each of torchgen's files of kernels defines the same helpers, so a unit takes one of them.
+    last. Of torchgen's files of kernels a unit takes one that calls the helpers, whose helpers are the unit's.
     """
     aten, autograd = job.generated / "aten", _autograd(job)
     aten_kernels, derivatives = (
@@ -221,15 +221,26 @@ def _generated(job: Job) -> dict[str, list[Path]]:
     variants = [file for file in sorted(aten.glob("CompositeViewCopyKernels*.cpp")) if "::call(" in file.read_text()]
     cuda = [file for file in aten_kernels if "CUDA" in file.name]
     cpu = [file for file in aten_kernels if file not in cuda]
+    calling = [file for file in cpu if _calls_helpers(file)]
+    kernels = [*calling[:1], *(file for file in cpu if file not in calling)]
     modules = re.findall(r'"_(\w+)"', (autograd / "python_modules.inc").read_text())
+    registered = [aten / f"{name}.cpp" for name in ("RegisterSchema", "OperatorsEverything")]
     python = ("functionsEverything", "torch_functionsEverything", "return_types", *(f"{m}_functions" for m in modules))
     return {
         "autograd": [*_autocast_lists(job), autograd / "Functions.cpp", *derivatives],
-        "registration": [aten / "RegisterSchema.cpp", aten / "OperatorsEverything.cpp", *variants, *cpu[:1]],
-        "alone": cpu[1:],
+        "registration": [*registered, *variants, *kernels],
+        "alone": calling[1:],
         "python": [autograd / f"python_{name}.cpp" for name in python],
         "cuda": cuda,
     }
+
+
+def _calls_helpers(file: Path) -> bool:
+    """Whether a file of kernels calls the helpers that torchgen puts into it: those of structured operators do."""
+    _, _, text = file.read_text().partition("#define FORK_HELPERS")
+    helpers, _, rest = text.partition("#endif // FORK_HELPERS")
+    names = set(re.findall(r"^\S.* (\w+)\(.*\{$", helpers, re.MULTILINE))
+    return not names or any(re.search(rf"\b{name}\(", rest) for name in names)
 
 
 def _autograd(job: Job) -> Path:

@@ -41,13 +41,14 @@ ${schema_registrations}
 
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
 # refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
-# kernels for these two, and PyTorch's own yaml always names both.
+# kernels for these two, and PyTorch's own yaml always names both. Each file of kernels defines the same helpers, which
+# one unit of compilation takes once.
 TORCHGEN = """\
 import dataclasses
-import torchgen.dest.native_functions as dest, torchgen.gen as gen
+import torchgen.dest, torchgen.dest.native_functions, torchgen.gen as gen
 from torchgen.model import DispatchKey as Key
 
-parse = gen.parse_native_yaml
+parse, helpers = gen.parse_native_yaml, torchgen.dest.gen_registration_helpers
 
 def with_keys(*args, **kwargs):
     parsed = parse(*args, **kwargs)
@@ -56,8 +57,12 @@ def with_keys(*args, **kwargs):
             parsed.backend_indices[key] = dataclasses.replace(parsed.backend_indices[key], dispatch_key=key)
     return parsed
 
+def once(index):
+    return ["#ifndef FORK_HELPERS", "#define FORK_HELPERS", *helpers(index), "#endif // FORK_HELPERS"]
+
 gen.parse_native_yaml = with_keys
-dest._CPU_DLL_CUDA_KERNELS = frozenset()
+torchgen.dest.gen_registration_helpers = once
+torchgen.dest.native_functions._CPU_DLL_CUDA_KERNELS = frozenset()
 gen.main()
 """
 
