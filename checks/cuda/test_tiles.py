@@ -225,7 +225,7 @@ def takes(library: ctypes.CDLL) -> Takes:
 
 
 def test_kernels_take_the_sizes_that_they_win(takes: Takes) -> None:
-    """On the device nowhere below 0.97, unless calls in a row gain more than the launches that one operator saves."""
+    """On the device nowhere below 0.97; forward also where calls in a row gain more than one operator composed."""
 
     def by_kernels(result: Result) -> bool:
         kinds = [False, True] if result["kind"] == "both" else [result["kind"] == "backward"]
@@ -233,15 +233,16 @@ def test_kernels_take_the_sizes_that_they_win(takes: Takes) -> None:
         return all(takes(getattr(torch, result["dtype"]), *size, backward) for backward in kinds)
 
     results = [result for _, record in records() for result in record["results"]]
-    composed = [run[kind] for _, record in records() for run in record.get("composed_calls", ()) for kind in KINDS]
+    composed = [run["forward"] for _, record in records() for run in record.get("composed_calls", ())]
     assert {True, False} == {by_kernels(result) for result in results}
-    assert max(gain for gain in composed if gain) < 1.4
+    assert max(composed) <= 1.16
     for result in results:
         assert by_kernels(result) == result["kernels"], result
         calls, device = result["calls_speedup"], speedup(result)
         if result["kernels"]:
             assert calls is None or calls >= 0.97, result
-            assert device is None or device >= 0.97 or calls >= 1.4, result
+            row = result["kind"] == "forward" and result["n"] <= 2048 and calls >= 1.75
+            assert device is None or device >= 0.97 or row, result
 
 
 def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
@@ -253,10 +254,9 @@ def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_the_limits_of_what_kernels_take(takes: Takes, dtype: torch.dtype) -> None:
     for backward in (False, True):
-        assert [takes(dtype, n, 64, 64, backward) for n in (0, 1, 8, 60, 1032)] == [False, False, True, False, True]
-        assert not any(takes(dtype, 512, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)])
-        assert not any(takes(wide, 512, 64, 64, backward) for wide in (torch.float32, torch.float64))
-    sizes = (2048, 2056, 8184, 8192)
-    assert [takes(dtype, n, 128, 128, True) for n in sizes] == [True, False, False, True]
-    assert all(takes(dtype, n, d, d, False) for n in sizes for d in WIDTHS)
-    assert all(takes(dtype, n, 64, 64, True) for n in sizes)
+        assert not any(takes(dtype, n, 64, 64, backward) for n in (0, 1, 60, 9004))
+        assert not any(takes(dtype, 9000, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)])
+        assert not any(takes(wide, 9000, 64, 64, backward) for wide in (torch.float32, torch.float64))
+    assert all(takes(dtype, n, d, d, False) for n in (8, 9000) for d in WIDTHS)
+    for d, least in (64, 3000), (128, 8192):
+        assert [takes(dtype, n, d, d, True) for n in (least - 8, least)] == [False, True]
