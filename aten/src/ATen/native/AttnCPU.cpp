@@ -7,7 +7,6 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/Version.h>
 #include <ATen/native/cpu/AttnKernel.h>
-#include <c10/util/env.h>
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuinfo.h>
 #endif
@@ -52,23 +51,9 @@ bool is_fused(
     int64_t d,
     int64_t e,
     bool backward) {
-  // For tests: 1 forces the kernels for every size, 0 for none.
-  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
   static const AttnProcessor processor = this_processor();
-  if (n == 0 || isComplexType(dtype)) {
-    return false;
-  }
-  return forced ? *forced : attn_is_fused(processor, dtype, n, d, e, backward);
-}
-
-int64_t columns_of(const Tensor& t) {
-  return t.defined() ? t.size(1) : 0;
-}
-
-void make_contiguous(Tensor& t) {
-  if (t.defined()) {
-    t = t.contiguous();
-  }
+  return n > 0 && !isComplexType(dtype) &&
+      attn_runs_fused(attn_is_fused(processor, dtype, n, d, e, backward));
 }
 
 } // namespace
@@ -98,32 +83,31 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
-  AttnBackward x = attn_backward_operands(
+  AttnBackward args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
-  const bool wants_scores = x.wants_scores_gradient();
-  const bool wants_v = output_mask[2] && x.grad_output.defined();
-  const int64_t d = wants_scores ? columns_of(x.q.defined() ? x.q : x.k) : 0;
-  if (!(wants_scores || wants_v) ||
-      !is_fused(
-          x.attn.scalar_type(),
-          x.attn.size(0),
-          d,
-          columns_of(x.grad_output),
-          true)) {
-    return attn_backward_composed(x);
+  const bool scores = args.wants_scores_gradient();
+  const bool output = args.grad_output.defined();
+  const bool wanted[] = {
+      output_mask[0] && scores,
+      output_mask[1] && scores,
+      output_mask[2] && output};
+  const int64_t d = wanted[0] ? args.k.size(1) : wanted[1] ? args.q.size(1) : 0;
+  const int64_t n = args.attn.size(0),
+                e = output ? args.grad_output.size(1) : 0;
+  if (!(scores || wanted[2]) ||
+      !is_fused(args.attn.scalar_type(), n, d, e, true)) {
+    return attn_backward_composed(args);
   }
-  for (Tensor* t : {&x.grad_output, &x.q, &x.k, &x.v, &x.attn}) {
-    make_contiguous(*t);
+  for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {
+    *t = t->defined() ? t->contiguous() : *t;
   }
-  const auto like = [](const Tensor& t, bool wanted) {
-    return wanted ? at::detail::empty_cpu(t.sizes(), t.options()) : Tensor();
+  const auto filled = [&](int64_t i, int64_t columns) {
+    return wanted[i] ? at::detail::empty_cpu({n, columns}, args.attn.options())
+                     : Tensor();
   };
-  const AttnGradients grads{
-      like(x.k, output_mask[0] && wants_scores),
-      like(x.q, output_mask[1] && wants_scores),
-      like(x.grad_output, wants_v)};
-  attn_backward_stub(kCPU, grads, x);
-  return std::make_tuple(grads.grad_q, grads.grad_k, grads.grad_v);
+  const AttnGradients result{filled(0, d), filled(1, d), filled(2, e)};
+  attn_backward_stub(kCPU, result, args);
+  return std::make_tuple(result.grad_q, result.grad_k, result.grad_v);
 }
 
 } // namespace at::native

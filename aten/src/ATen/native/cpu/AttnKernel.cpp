@@ -4,10 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/native/cpu/AttnKernel.h>
 #include <ATen/native/cpu/AttnLayout.h>
-#include <c10/core/CPUAllocator.h>
 
 namespace at::native {
 
@@ -43,15 +41,11 @@ int64_t threads_for(double flop) {
   return std::min<int64_t>(at::get_num_threads(), flop / kThreadWork + 1);
 }
 
-int64_t columns_of(const Tensor& t) {
-  return t.defined() ? t.size(1) : 0;
-}
-
 // How far apart the rows of a block lie. A power of two would make them share a
 // few sets of the cache.
 template <typename scalar_t>
-int64_t stride_of(int64_t columns) {
-  return padded<scalar_t>(std::min(columns, kColumns)) + 16;
+int64_t block_stride(int64_t columns) {
+  return scratch_size<scalar_t>(std::min(columns, kColumns)) + 16;
 }
 
 // The same numbers in another type
@@ -61,31 +55,21 @@ auto converted(const VectorizedN<From, n>& x) {
   return vec::convert<To, count, From, n>(x);
 }
 
-// As many numbers as a vector has, with zeros behind the first `count`
-template <typename T>
-VectorizedN<T, 1> load(const T* from, int64_t count) {
-  if (count >= Vectorized<T>::size()) {
-    return VectorizedN<T, 1>::loadu(from);
-  }
-  std::array<T, Vectorized<T>::size()> copy{};
-  std::copy_n(from, count, copy.data());
-  return VectorizedN<T, 1>::loadu(copy.data());
-}
-
 // A vector of scalar_t, as numbers of the type that sums have
 template <typename scalar_t, typename opmath_t>
 using Wide = VectorizedN<
     opmath_t,
     Vectorized<scalar_t>::size() / Vectorized<opmath_t>::size()>;
 
-// attn (n) <- tanh(scores), copy <- attn. Behind them the copy has zeros: the
-// scores there may be NaN, as products of infinity and padding.
+// attn (n) <- tanh(scores), copy <- attn. Behind them the copy has zeros up to
+// `end`: scores there may be NaN, as products of infinity and padding.
 template <typename scalar_t, typename operand_t, typename opmath_t>
 void tanh_row(
     const opmath_t* scores,
     scalar_t* attn,
     operand_t* copy,
-    int64_t n) {
+    int64_t n,
+    int64_t end) {
   using Vec = Vectorized<opmath_t>;
   constexpr int64_t width = Vectorized<scalar_t>::size();
   for (int64_t j = 0; j < n; j += width) {
@@ -101,26 +85,28 @@ void tanh_row(
     result.store(attn + j, std::min(width, n - j));
     converted<operand_t>(result).store(copy + j);
   }
-  std::fill(copy + n, copy + padded<scalar_t>(n), operand_t(0));
+  std::fill(copy + n, copy + end, operand_t(0));
 }
 
-// scores <- grad_attn * (1 - attn^2), where attn has n numbers, up to the
-// padded width
+// scores (n) <- grad_attn * (1 - attn^2), and zeros behind them up to `end`
 template <typename scalar_t, typename operand_t, typename opmath_t>
 void grad_row(
     const opmath_t* grad_attn,
     const scalar_t* attn,
     operand_t* scores,
-    int64_t n) {
+    int64_t n,
+    int64_t end) {
   constexpr int64_t width = Vectorized<scalar_t>::size();
   using Wide = Wide<scalar_t, opmath_t>;
   const Wide one(opmath_t(1));
   for (int64_t j = 0; j < n; j += width) {
-    const Wide a = converted<opmath_t>(load(attn + j, n - j));
+    const int64_t count = std::min(width, n - j);
+    const auto loaded = VectorizedN<scalar_t, 1>::loadu(attn + j, count);
+    const Wide a = converted<opmath_t>(loaded);
     const Wide grad = Wide::loadu(grad_attn + j) * ((one - a) * (one + a));
     converted<operand_t>(grad).store(scores + j);
   }
-  std::fill(scores + n, scores + padded<scalar_t>(n), operand_t(0));
+  std::fill(scores + n, scores + end, operand_t(0));
 }
 
 // Rows and columns of attn from (i, j)
@@ -154,12 +140,12 @@ void prefetch(const scalar_t* row, int64_t n) {
 
 // attn <- tanh(q @ k.T), output <- attn @ v, a block of rows at a time.
 template <typename scalar_t, typename operand_t>
-class Forward {
+struct Forward {
+  using operand_type = operand_t;
   using opmath_t = at::opmath_type<operand_t>;
   static constexpr int64_t vnni = kVnni<operand_t>;
-  static constexpr auto pad = padded<scalar_t>;
+  static constexpr auto pad = scratch_size<scalar_t>;
 
- public:
   Forward(
       const Tensor& output,
       const Tensor& attn,
@@ -170,49 +156,32 @@ class Forward {
         k_(matrix<scalar_t>(k)),
         v_(matrix<scalar_t>(v)),
         output_{output.mutable_data_ptr<scalar_t>(), v.size(1)},
-        attn_{attn.mutable_data_ptr<scalar_t>(), q.size(0)},
-        n_(q.size(0)),
-        d_(q.size(1)),
-        e_(v.size(1)) {}
+        attn_{attn.mutable_data_ptr<scalar_t>(), q.size(0)} {}
 
   void run() {
     int64_t threads = threads_for(2. * n_ * n_ * (d_ + e_ + kTanhColumns));
-    const int64_t blocks = round_up(ceil_div(n_, kForwardRows), threads);
-    rows_ = pad(ceil_div(n_, blocks));
-    const int64_t shared = share({}), local = Local(*this, {}).bytes;
-    const int64_t fitting = (most_scratch<scalar_t>(n_) - shared) / local;
-    threads =
-        std::min({threads, ceil_div(n_, rows_), std::max<int64_t>(fitting, 2)});
-    const auto memory =
-        c10::GetCPUAllocator()->allocate(shared + threads * local);
-    const auto begin = reinterpret_cast<uintptr_t>(memory.get());
-    share({begin});
-    const auto each = [&](int64_t rows, int64_t least, const auto& f) {
-      const int64_t count = ceil_div(n_, rows);
-      const int64_t grain = std::max(ceil_div(count, threads), least);
-      at::parallel_for(0, count, grain, [&](auto first, auto last) {
-        const ReleaseProducts<operand_t> release;
-        const int64_t offset = shared + at::get_thread_num() * local;
-        const Local arrays(*this, {begin + offset});
-        for (const auto block : c10::irange(first, last)) {
-          const int64_t i = block * rows;
-          f(arrays, i, std::min(rows, n_ - i));
-        }
-      });
-    };
+    rows_ = pad(ceil_div(n_, round_up(ceil_div(n_, kForwardRows), threads)));
+    const int64_t blocks = ceil_div(n_, rows_);
+    const int64_t fitting =
+        (most_scratch<scalar_t>(n_) - share({})) / Local(*this, {}).bytes;
+    threads = std::min({threads, blocks, std::max<int64_t>(fitting, 2)});
+    const auto each = allocate_scratch(*this, threads);
+    const int64_t pieces = ceil_div(n_, kForwardRows);
     const int64_t least = kThreadCopies / (kForwardRows * (d_ + e_ + 1)) + 1;
-    each(kForwardRows, least, [&](const Local& x, int64_t i, int64_t rows) {
-      pack_transposed<1>(k_.from(i), rows, d_, x.copy, k_t(i));
+    const int64_t grain = std::max(ceil_div(pieces, threads), least);
+    each(pieces, grain, [&](Local& local, int64_t piece) {
+      const int64_t i = piece * kForwardRows;
+      const int64_t rows = std::min(kForwardRows, n_ - i);
+      pack_transposed<1>(k_.from(i), rows, d_, local.copy, k_t(i));
       pack<vnni>(v_.from(i), rows, e_, v_copy_.from(i / vnni));
     });
-    each(rows_, 1, [&](const Local& x, int64_t i, int64_t rows) {
-      run_block(x, i, rows);
+    each(blocks, ceil_div(blocks, threads), [&](Local& local, int64_t block) {
+      run_block(local, block * rows_);
     });
   }
 
- private:
   int64_t share(Slices slices) {
-    const int64_t n = pad(n_), stride = stride_of<scalar_t>(n_) * vnni;
+    const int64_t n = pad(n_), stride = block_stride<scalar_t>(n_) * vnni;
     const int64_t rows = ceil_div(n, kColumns) * pad(d_) / vnni;
     k_t_ = slices.take<operand_t>(rows, stride);
     v_copy_ = slices.take<operand_t>(n / vnni, pad(e_) * vnni);
@@ -222,8 +191,8 @@ class Forward {
   // The arrays of a thread
   struct Local {
     Local(const Forward& f, Slices slices) {
-      const int64_t stride = stride_of<scalar_t>(f.n_), d = pad(f.d_);
-      copy = slices.take<operand_t>(kWhole<scalar_t>, d);
+      const int64_t stride = block_stride<scalar_t>(f.n_), d = pad(f.d_);
+      copy = slices.take<operand_t>(kUnit<scalar_t>, d);
       q = slices.take<operand_t>(f.rows_, d);
       scores = slices.take<opmath_t>(std::min(f.rows_, kTileRows), stride);
       attn = slices.take<operand_t>(f.rows_, stride);
@@ -240,26 +209,24 @@ class Forward {
     return k_t_.from(j / kColumns * pad(d_) / vnni, j % kColumns * vnni);
   }
 
-  void run_block(const Local& local, int64_t i, int64_t rows) {
-    const int64_t height = pad(rows);
+  void run_block(const Local& local, int64_t i) const {
+    const int64_t rows = std::min(rows_, n_ - i), height = pad(rows);
     pack<1>(q_.from(i), rows, d_, local.q);
     for (int64_t j = 0; j < n_; j += kColumns) {
       const int64_t columns = std::min(kColumns, n_ - j), width = pad(columns);
       for (int64_t r = 0; r < height; r += kTileRows) {
         // scores <- q @ k.T, attn <- tanh(scores)
-        const Sizes sizes{std::min(kTileRows, height - r), width, whole(d_)};
+        const int64_t m = std::min(kTileRows, height - r);
+        const Sizes sizes{m, width, product_size(d_)};
         product<operand_t>(sizes, local.q.from(r), k_t(j), local.scores, false);
-        for (const auto x : c10::irange(r, r + sizes.m)) {
-          if (x < rows) {
-            scalar_t* attn = attn_[i + x] + j;
-            tanh_row(local.scores[x - r], attn, local.attn[x], columns);
-          } else {
-            std::fill_n(local.attn[x], width, operand_t(0));
-          }
+        for (const auto row : c10::irange(r, r + m)) {
+          const auto scores = local.scores[row - r], copy = local.attn[row];
+          const int64_t n = row < rows ? columns : 0;
+          tanh_row(scores, attn_[i + row] + j, copy, n, width);
         }
       }
       // output <- output + attn @ v
-      const Sizes sizes{height, whole(e_), width};
+      const Sizes sizes{height, product_size(e_), width};
       const auto v = v_copy_.from(j / vnni);
       product<operand_t>(sizes, local.attn, v, local.sums, j > 0);
     }
@@ -268,74 +235,44 @@ class Forward {
     }
   }
 
-  Matrix<const scalar_t> q_, k_, v_;
-  Matrix<scalar_t> output_, attn_;
-  int64_t n_, d_, e_, rows_ = 0;
+  const Matrix<const scalar_t> q_, k_, v_;
+  const Matrix<scalar_t> output_, attn_;
+  const int64_t n_ = attn_.stride, d_ = q_.stride, e_ = v_.stride;
+  int64_t rows_ = 0; // of a block
   Matrix<operand_t> k_t_{}, v_copy_{};
 };
 
 // Each part of the work owns some columns of attn. It sums the transposes of
 // these rows of grad_k and grad_v, and its own share of grad_q.
 template <typename scalar_t, typename operand_t>
-class Backward {
+struct Backward {
+  using operand_type = operand_t;
   using opmath_t = at::opmath_type<operand_t>;
   static constexpr int64_t vnni = kVnni<operand_t>;
-  static constexpr auto pad = padded<scalar_t>;
+  static constexpr auto pad = scratch_size<scalar_t>;
 
- public:
-  Backward(const AttnGradients& grads, const AttnBackward& x)
-      : grads_(grads),
-        grad_attn_(x.grad_attn),
-        q_(matrix<scalar_t>(x.q)),
-        k_(matrix<scalar_t>(x.k)),
-        v_(matrix<scalar_t>(x.v)),
-        attn_(matrix<scalar_t>(x.attn)),
-        grad_output_(matrix<scalar_t>(x.grad_output)),
-        has_q_(grads.grad_q.defined()),
-        has_k_(grads.grad_k.defined()),
-        has_v_(grads.grad_v.defined()),
-        has_scores_(has_q_ || has_k_),
-        n_(x.attn.size(0)),
-        d_(std::max(columns_of(grads.grad_q), columns_of(grads.grad_k))),
-        e_(columns_of(x.grad_output)),
-        rows_(std::min(pad(n_), kBackwardRows)),
-        blocks_(ceil_div(n_, rows_)) {}
+  Backward(const AttnGradients& grads, const AttnBackward& args)
+      : grads_(grads), args_(args) {}
 
   void run() {
     parts_ = threads_for(4. * n_ * n_ * (d_ + e_ + kSlopeColumns));
-    int64_t shared = 0, local = 0;
-    const auto measure = [&] {
+    const auto bytes = [&] {
       share_ = pad(ceil_div(n_, parts_));
       parts_ = ceil_div(n_, share_);
-      shared = share({});
-      local = Local(*this, {}).bytes;
-      return shared + parts_ * local;
+      return share({}) + parts_ * Local(*this, {}).bytes;
     };
-    while (measure() > most_scratch<scalar_t>(n_) && parts_ > 2) {
+    while (bytes() > most_scratch<scalar_t>(n_) && parts_ > 2) {
       parts_--;
     }
-    const auto memory =
-        c10::GetCPUAllocator()->allocate(shared + parts_ * local);
-    const auto begin = reinterpret_cast<uintptr_t>(memory.get());
-    share({begin});
-    const auto each = [&](int64_t count, const auto& f) {
-      at::parallel_for(0, count, ceil_div(count, parts_), [&](auto b, auto e) {
-        const ReleaseProducts<operand_t> release;
-        const int64_t offset = shared + at::get_thread_num() * local;
-        Local arrays(*this, {begin + offset});
-        for (const auto i : c10::irange(b, e)) {
-          f(arrays, i);
-        }
-      });
-    };
-    each(blocks_, [&](Local& x, int64_t block) { load(x, block); });
-    each(parts_, [&](Local& x, int64_t part) { run_part(x, part); });
+    const auto each = allocate_scratch(*this, parts_);
+    const int64_t grain = ceil_div(blocks_, parts_);
+    each(blocks_, grain, [&](Local& x, int64_t block) { load(x, block); });
+    each(parts_, 1, [&](Local& x, int64_t part) { run_part(x, part); });
     if (has_q_) {
       sum_grad_q();
     }
   }
 
- private:
   int64_t share(Slices slices) {
     const int64_t n = blocks_ * rows_, d = pad(d_), e = pad(e_);
     q_t_ = slices.take<operand_t>(has_k_ * blocks_ * d, rows_);
@@ -348,10 +285,10 @@ class Backward {
   // The arrays of a thread, and the part and the panel that it works on
   struct Local {
     Local(const Backward& b, Slices slices) {
-      const int64_t stride = stride_of<scalar_t>(b.share_), rows = b.rows_;
+      const int64_t stride = block_stride<scalar_t>(b.share_), rows = b.rows_;
       const int64_t panel = std::min(b.share_, kPanelColumns);
       const int64_t d = pad(b.d_), e = pad(b.e_), wide = panel + 16;
-      copy = slices.take<operand_t>(kWhole<scalar_t>, std::max(d, e));
+      copy = slices.take<operand_t>(kUnit<scalar_t>, std::max(d, e));
       k = slices.take<operand_t>(b.has_q_ * panel / vnni, d * vnni);
       v_t = slices.take<operand_t>(b.has_scores_ * e / vnni, wide * vnni);
       sums = slices.take<opmath_t>(b.has_scores_ * kTileRows, stride);
@@ -389,30 +326,26 @@ class Backward {
   }
 
   void run_part(Local& local, int64_t part) {
-    const int64_t end = std::min((part + 1) * share_, n_);
+    const int64_t begin = part * share_, end = std::min(begin + share_, n_);
     local.part = part;
-    for (int64_t j = part * share_; j < end; j += kPanelColumns) {
-      local.first = j;
-      run_panel(local, std::min(kPanelColumns, end - j));
-    }
-  }
-
-  void run_panel(const Local& local, int64_t columns) {
-    const int64_t first = local.first;
-    if (has_q_) {
-      pack<vnni>(k_.from(first), columns, d_, local.k);
-    }
-    if (has_scores_ && e_ > 0) {
-      pack_transposed<1>(v_.from(first), columns, e_, local.copy, local.v_t);
-    }
-    for (int64_t i = 0; i < n_; i += rows_) {
-      for (int64_t j = 0; j < columns; j += kColumns) {
-        const int64_t width = std::min(kColumns, columns - j);
-        run_block(local, {i, first + j, std::min(rows_, n_ - i), width});
+    for (int64_t first = begin; first < end; first += kPanelColumns) {
+      const int64_t columns = std::min(kPanelColumns, end - first);
+      local.first = first;
+      if (has_q_) {
+        pack<vnni>(k_.from(first), columns, d_, local.k);
       }
+      if (has_scores_ && e_ > 0) {
+        pack_transposed<1>(v_.from(first), columns, e_, local.copy, local.v_t);
+      }
+      for (int64_t i = 0; i < n_; i += rows_) {
+        for (int64_t j = 0; j < columns; j += kColumns) {
+          const int64_t width = std::min(kColumns, columns - j);
+          run_block(local, {i, first + j, std::min(rows_, n_ - i), width});
+        }
+      }
+      store(local, local.grad_k_t, grads_.grad_k, columns);
+      store(local, local.grad_v_t, grads_.grad_v, columns);
     }
-    store(local, local.grad_k_t, grads_.grad_k, columns);
-    store(local, local.grad_v_t, grads_.grad_v, columns);
   }
 
   void run_block(const Local& local, const Block& b) {
@@ -423,7 +356,7 @@ class Backward {
     }
     if (has_q_) {
       // grad_q <- grad_q + grad_scores @ k
-      const Sizes sizes{height, whole(d_), width};
+      const Sizes sizes{height, product_size(d_), width};
       const auto k = local.k.from(j / vnni), to = grad_q(local.part, b.i);
       const bool add = b.j > local.part * share_;
       product<operand_t>(sizes, local.scores, k, to, add);
@@ -434,13 +367,13 @@ class Backward {
         const Matrix<const operand_t> scores = local.scores;
         pack<vnni>(scores, height, width, local.scores_b);
       }
-      const Sizes sizes{whole(d_), width, height};
+      const Sizes sizes{product_size(d_), width, height};
       const auto q = q_t_.from(block * pad(d_));
       const auto to = local.grad_k_t.from(0, j);
       product<operand_t>(sizes, q, local.scores_b, to, b.i > 0);
     }
     if (has_v_) {
-      const Sizes sizes{whole(e_), width, height};
+      const Sizes sizes{product_size(e_), width, height};
       const auto grad_output = grad_output_t_.from(block * pad(e_));
       const auto to = local.grad_v_t.from(0, j);
       pack<vnni>(attn_.from(b.i, b.j), b.rows, b.columns, local.attn);
@@ -457,24 +390,22 @@ class Backward {
     if (e_ > 0) {
       const auto grad_output = grad_output_a_.from(b.i + r);
       const auto v = local.v_t.from(0, (b.j - local.first) * vnni);
-      const Sizes sizes{height, width, whole(e_)};
+      const Sizes sizes{height, width, product_size(e_)};
       product<operand_t>(sizes, grad_output, v, sums, false);
     } else {
       std::fill_n(sums.data, height * sums.stride, opmath_t(0));
     }
-    if (grad_attn_.defined()) {
+    if (args_.grad_attn.defined()) {
       const int64_t rows = std::min(height, b.rows - r);
-      add_block<scalar_t>(grad_attn_, {b.i + r, b.j, rows, b.columns}, sums);
+      add_block<scalar_t>(
+          args_.grad_attn, {b.i + r, b.j, rows, b.columns}, sums);
     }
-    for (const auto x : c10::irange(r, r + height)) {
-      const int64_t next = std::min(b.i + x + kTileRows, n_ - 1);
+    for (const auto row : c10::irange(r, r + height)) {
+      const int64_t next = std::min(b.i + row + kTileRows, n_ - 1);
       prefetch(attn_[next] + b.j, b.columns);
-      if (x < b.rows) {
-        const scalar_t* attn = attn_[b.i + x] + b.j;
-        grad_row(sums[x - r], attn, local.scores[x], b.columns);
-      } else {
-        std::fill_n(local.scores[x], width, operand_t(0));
-      }
+      const scalar_t* attn = attn_[b.i + row] + b.j;
+      const int64_t n = row < b.rows ? b.columns : 0;
+      grad_row(sums[row - r], attn, local.scores[row], n, width);
     }
   }
 
@@ -484,14 +415,16 @@ class Backward {
       Matrix<opmath_t> sums,
       const Tensor& grad,
       int64_t rows) {
-    const int64_t size = columns_of(grad);
-    for (int64_t r = 0; r < rows && grad.defined(); r += 16) {
-      transpose<opmath_t>(sums.from(0, r), pad(size), 16, local.grad);
-      scalar_t* to = grad.mutable_data_ptr<scalar_t>();
-      to += (local.first + r) * size;
-      for (const auto x : c10::irange(std::min<int64_t>(16, rows - r))) {
-        vec::convert(local.grad[x], to + x * size, size);
+    if (!grad.defined()) {
+      return;
+    }
+    const int64_t size = grad.size(1);
+    scalar_t* to = grad.mutable_data_ptr<scalar_t>() + local.first * size;
+    for (const auto r : c10::irange(rows)) {
+      if (r % 16 == 0) {
+        transpose<opmath_t>(sums.from(0, r), pad(size), 16, local.grad);
       }
+      vec::convert(local.grad[r % 16], to + r * size, size);
     }
   }
 
@@ -518,13 +451,22 @@ class Backward {
   }
 
   const AttnGradients& grads_;
-  const Tensor& grad_attn_;
-  Matrix<const scalar_t> q_, k_, v_, attn_, grad_output_;
+  const AttnBackward& args_;
+  using Input = Matrix<const scalar_t>;
+  const Input q_ = matrix<scalar_t>(args_.q), k_ = matrix<scalar_t>(args_.k);
+  const Input v_ = matrix<scalar_t>(args_.v);
+  const Input attn_ = matrix<scalar_t>(args_.attn);
+  const Input grad_output_ = matrix<scalar_t>(args_.grad_output);
   // Which gradients are wanted; that of the scores is for grad_q and grad_k.
-  bool has_q_, has_k_, has_v_, has_scores_;
-  int64_t n_, d_, e_;
-  // Rows of a block, and how many blocks. Parts of the work, and their columns
-  int64_t rows_, blocks_, parts_ = 0, share_ = 0;
+  const bool has_q_ = grads_.grad_q.defined(), has_k_ = grads_.grad_k.defined();
+  const bool has_v_ = grads_.grad_v.defined(), has_scores_ = has_q_ || has_k_;
+  const int64_t n_ = attn_.stride, e_ = grad_output_.stride;
+  const int64_t d_ = has_scores_ ? (has_q_ ? k_ : q_).stride : 0;
+  // Rows of a block, and how many blocks
+  const int64_t rows_ = std::min(pad(n_), kBackwardRows);
+  const int64_t blocks_ = ceil_div(n_, rows_);
+  // Parts of the work, and their columns
+  int64_t parts_ = 0, share_ = 0;
   Matrix<operand_t> q_t_{}, grad_output_t_{}, grad_output_a_{};
   Matrix<opmath_t> grad_q_{};
 };
@@ -561,9 +503,11 @@ void attn_kernel(
   });
 }
 
-void attn_backward_kernel(const AttnGradients& grads, const AttnBackward& x) {
-  dispatch(x.attn, [&](auto number, auto operand) {
-    Backward<decltype(number), decltype(operand)>(grads, x).run();
+void attn_backward_kernel(
+    const AttnGradients& grads,
+    const AttnBackward& args) {
+  dispatch(args.attn, [&](auto number, auto operand) {
+    Backward<decltype(number), decltype(operand)>(grads, args).run();
   });
 }
 

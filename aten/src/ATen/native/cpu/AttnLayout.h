@@ -1,10 +1,12 @@
 // Scratch memory of attn's CPU kernels, and copies of their inputs in it.
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/vec/vec_half.h>
 #include <ATen/native/cpu/AttnTile.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
@@ -15,18 +17,18 @@ namespace at::native::attn_tile {
 inline namespace CPU_CAPABILITY {
 
 // Sizes of products are multiples of 16, so that oneDNN compiles few shapes.
-inline int64_t whole(int64_t size) {
+inline int64_t product_size(int64_t size) {
   return round_up<int64_t>(std::max<int64_t>(size, 1), 16);
 }
 
 // Sizes in scratch are multiples of this, so that vectors are whole, and
 // squares that are transposed.
 template <typename scalar_t>
-constexpr int64_t kWhole = std::max<int64_t>(16, Vectorized<scalar_t>::size());
+constexpr int64_t kUnit = std::max<int64_t>(16, Vectorized<scalar_t>::size());
 
 template <typename scalar_t>
-int64_t padded(int64_t size) {
-  return round_up(std::max<int64_t>(size, 1), kWhole<scalar_t>);
+int64_t scratch_size(int64_t size) {
+  return round_up(std::max<int64_t>(size, 1), kUnit<scalar_t>);
 }
 
 // Cuts arrays from one piece of memory, each at a cache line. From address 0 it
@@ -42,6 +44,39 @@ struct Slices {
     return {reinterpret_cast<T*>(data), stride};
   }
 };
+
+// Other code in a thread configures AMX for itself.
+template <typename operand_t>
+struct ReleaseProducts {
+  ~ReleaseProducts() {
+    if (kVnni<operand_t> == 2) {
+      cpublas::brgemm_release();
+    }
+  }
+};
+
+// Allocates a kernel's scratch: what its threads share, and then a Local of
+// each. Returns a function that calls f(local, i) for all i < count, at least
+// `grain` of them in a thread.
+template <typename Kernel>
+auto allocate_scratch(Kernel& kernel, int64_t threads) {
+  using Local = typename Kernel::Local;
+  const int64_t shared = kernel.share({}), local = Local(kernel, {}).bytes;
+  DataPtr memory = c10::GetCPUAllocator()->allocate(shared + threads * local);
+  const auto begin = reinterpret_cast<uintptr_t>(memory.get());
+  kernel.share({begin});
+  return [&kernel, shared, local, begin, memory = std::move(memory)](
+             int64_t count, int64_t grain, const auto& f) {
+    at::parallel_for(0, count, grain, [&](int64_t first, int64_t last) {
+      const ReleaseProducts<typename Kernel::operand_type> release;
+      const int64_t offset = shared + at::get_thread_num() * local;
+      Local arrays(kernel, {begin + offset});
+      for (const auto i : c10::irange(first, last)) {
+        f(arrays, i);
+      }
+    });
+  };
+}
 
 // Of an undefined tensor it is empty.
 template <typename scalar_t>
@@ -60,8 +95,8 @@ void pack(
     int64_t rows,
     int64_t columns,
     Matrix<operand_t> to) {
-  const int64_t width = padded<scalar_t>(columns);
-  for (int64_t r = 0; r < padded<scalar_t>(rows); r += vnni) {
+  const int64_t width = scratch_size<scalar_t>(columns);
+  for (int64_t r = 0; r < scratch_size<scalar_t>(rows); r += vnni) {
     operand_t* row = to[r / vnni];
     const int64_t filled = r < rows ? columns : 0;
     if constexpr (vnni == 2) {
@@ -74,7 +109,7 @@ void pack(
   }
 }
 
-// to <- from (rows, columns) transposed, of numbers or of pairs
+// to <- from (rows, columns) transposed; in bfloat16 each is a VNNI pair
 template <typename operand_t>
 void transpose(
     Matrix<const operand_t> from,
@@ -104,13 +139,13 @@ void pack_transposed(
     int64_t columns,
     Matrix<operand_t> copy,
     Matrix<operand_t> to) {
-  constexpr int64_t whole = kWhole<scalar_t>, pair = kVnni<operand_t>;
-  const int64_t width = padded<scalar_t>(columns) * vnni;
+  constexpr int64_t unit = kUnit<scalar_t>, pair = kVnni<operand_t>;
+  const int64_t width = scratch_size<scalar_t>(columns) * vnni;
   copy.stride = width;
-  for (int64_t r = 0; r < rows; r += whole) {
-    pack<vnni>(from.from(r), std::min(whole, rows - r), columns, copy);
+  for (int64_t r = 0; r < rows; r += unit) {
+    pack<vnni>(from.from(r), std::min(unit, rows - r), columns, copy);
     transpose<operand_t>(
-        copy, whole / vnni, width / pair, to.from(0, r / vnni * pair));
+        copy, unit / vnni, width / pair, to.from(0, r / vnni * pair));
   }
 }
 

@@ -177,8 +177,8 @@ inline bool has_vnni_products() {
 }
 #endif
 
-// The most terms of one sum, numbers or pairs, since longer ones lose accuracy.
-// A BLAS sums few columns in many parts, so for those there are fewer.
+// The most rows of operand B in one sum, since longer ones lose accuracy. A
+// BLAS sums few columns in many parts, so for those there are fewer.
 constexpr int64_t kTerms = 128, kNarrowTerms = 32;
 
 // The most columns of one call: oneDNN compiles wider products for longer.
@@ -207,7 +207,7 @@ void register_product(
   constexpr int64_t rows = 8 / vectors;
   for (int64_t j = 0; j < s.n; j += width) {
     for (int64_t i = 0; i < s.m; i += rows) {
-      Vec sum[rows][vectors], right[vectors];
+      Vec sum[rows][vectors], b_row[vectors];
       const auto each = [](const auto& f) {
 #pragma GCC unroll 8
         for (int x = 0; x < rows; x++) {
@@ -222,10 +222,10 @@ void register_product(
       for (int64_t p = 0; p < s.terms; p++) {
 #pragma GCC unroll 8
         for (int y = 0; y < vectors; y++) {
-          right[y] = Vec::loadu(b[p] + j + y * Vec::size());
+          b_row[y] = Vec::loadu(b[p] + j + y * Vec::size());
         }
         each([&](int x, int y) {
-          sum[x][y] = vec::fmadd(Vec(a[i + x][p]), right[y], sum[x][y]);
+          sum[x][y] = vec::fmadd(Vec(a[i + x][p]), b_row[y], sum[x][y]);
         });
       }
       // Added last: short sums err less than a long one.
@@ -251,31 +251,20 @@ void product(
   const int64_t most = (narrow ? kNarrowTerms : kTerms) * vnni;
   for (int64_t p = 0; p < s.terms; p += most, add = true) {
     const int64_t terms = std::min(most, s.terms - p);
-    const auto left = a.from(0, p), right = b.from(p / vnni);
+    const auto a_p = a.from(0, p), b_p = b.from(p / vnni);
     if constexpr (std::is_same_v<operand_t, double>) {
-      register_product({s.m, s.n, terms}, left, right, c, add);
+      register_product({s.m, s.n, terms}, a_p, b_p, c, add);
     } else {
       for (int64_t j = 0; j < s.n; j += kWidth) {
-        const operand_t* x = right.data + j * vnni;
-        const int64_t n = std::min(kWidth, s.n - j), ld = right.stride / vnni;
+        const int64_t n = std::min(kWidth, s.n - j), ld = b_p.stride / vnni;
         // clang-format off
-        cpublas::brgemm(s.m, n, terms, left.stride, ld, c.stride, add,
-                        left.data, x, c.data + j, vnni == 2);
+        cpublas::brgemm(s.m, n, terms, a_p.stride, ld, c.stride, add,
+                        a_p.data, b_p.data + j * vnni, c.data + j, vnni == 2);
         // clang-format on
       }
     }
   }
 }
-
-// Other code in a thread configures AMX for itself.
-template <typename operand_t>
-struct ReleaseProducts {
-  ~ReleaseProducts() {
-    if (kVnni<operand_t> == 2) {
-      cpublas::brgemm_release();
-    }
-  }
-};
 
 } // namespace CPU_CAPABILITY
 } // namespace at::native::attn_tile

@@ -170,9 +170,10 @@ std::tuple<Tensor, Tensor> run_forward(
 
 // All three gradients, from grad_output alone.
 template <typename T>
-std::tuple<Tensor, Tensor, Tensor> run_backward(const AttnBackward& x) {
-  const Tensor grad_output = operand(x.grad_output), q = operand(x.q),
-               k = operand(x.k), v = operand(x.v), attn = operand(x.attn);
+std::tuple<Tensor, Tensor, Tensor> run_backward(const AttnBackward& inputs) {
+  const Tensor grad_output = operand(inputs.grad_output), q = operand(inputs.q),
+               k = operand(inputs.k), v = operand(inputs.v),
+               attn = operand(inputs.attn);
   Tensor grad_q = at::empty(q.sizes(), q.options());
   Tensor grad_k = at::empty(k.sizes(), k.options());
   Tensor grad_v = at::empty(v.sizes(), v.options());

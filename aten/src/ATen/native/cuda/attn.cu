@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/attn.h>
 #include <c10/core/DeviceGuard.h>
-#include <c10/util/env.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -30,10 +29,8 @@ bool is_fused(
     int64_t d,
     int64_t e,
     bool backward) {
-  // For tests: 1 forces the kernels for all that they serve, 0 for none.
-  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
   return attn_fused::serves(dtype, n, d, e) &&
-      (forced ? *forced : attn_fused::pays(n, d, backward)) &&
+      attn_runs_fused(attn_fused::pays(n, d, backward)) &&
       attn_fused::run_here();
 }
 
@@ -68,21 +65,22 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     std::array<bool, 3> output_mask) {
   // The dispatcher sets the device of grad_output, which can be missing.
   const c10::DeviceGuard guard(attn.device());
-  const AttnBackward x = attn_backward_operands(
+  const AttnBackward args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
 #if !defined(USE_ROCM)
   // What else may be wanted was not measured.
-  const bool usual = x.grad_output.defined() && !x.grad_attn.defined() &&
+  const bool usual = args.grad_output.defined() && !args.grad_attn.defined() &&
       output_mask[0] && output_mask[1] && output_mask[2];
-  const auto dtype = x.attn.scalar_type();
-  if (usual && is_fused(dtype, x.q.size(0), x.q.size(1), x.v.size(1), true)) {
+  const auto dtype = args.attn.scalar_type();
+  if (usual &&
+      is_fused(dtype, args.q.size(0), args.q.size(1), args.v.size(1), true)) {
     return AT_DISPATCH_REDUCED_FLOATING_TYPES(
         dtype, "_attn_backward_cuda", [&] {
-          return attn_fused::run_backward<scalar_t>(x);
+          return attn_fused::run_backward<scalar_t>(args);
         });
   }
 #endif
-  return attn_backward_composed(x);
+  return attn_backward_composed(args);
 }
 
 } // namespace at::native
