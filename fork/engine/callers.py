@@ -20,7 +20,7 @@ PROGRAM = Path(__file__).with_name("references.cpp")
 
 @dataclass(frozen=True)
 class Caller:
-    """A function or table of the base that reaches a symbol directly; `file` is told where it is local to that."""
+    """A function or table of the base that reaches a symbol; `file` is told where it is local to that."""
 
     name: str
     file: str
@@ -30,12 +30,13 @@ class Caller:
 @dataclass(frozen=True)
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
-    directly; and where its libraries, by name, have what they look up."""
+    directly; who uses variables and vtables by the table; and where its libraries, by name, have what they look up."""
 
     exported: frozenset[str]
     bound: frozenset[str]
     hidden: Mapping[str, str]
     direct: Mapping[str, list[Caller]]
+    users: Mapping[str, list[Caller]]
     slots: Mapping[str, list[tuple[str, int]]]
 
 
@@ -49,7 +50,7 @@ class Libraries:
         self.gpu = base.cuda is not None
         packaged = base.site / "torchgen/packaged"
         self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
-        self._known = Held(frozenset(), frozenset(), {}, {}, {})
+        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {})
         self._asked: set[str] = set()
         rows = self._ask(["*"])
         if bare := next((row[1] for row in rows if row[0] == "bare"), None):
@@ -70,18 +71,21 @@ class Libraries:
             self._asked.update(fresh)
             rows = self._ask(fresh)
             direct: dict[str, list[Caller]] = defaultdict(list, self._known.direct)
+            users: dict[str, list[Caller]] = defaultdict(list, self._known.users)
             slots: dict[str, list[tuple[str, int]]] = defaultdict(list, self._known.slots)
             for row in rows:
                 if row[0] == "slot":
                     slots[row[1]].append((row[2].rpartition("/")[2], int(row[3])))
-                if row[0] == "direct" and not OTHERS.match(called(row[3])):
-                    direct[row[1]].append(Caller(row[3], row[4], row[2]))
+                if row[0] in ("direct", "uses") and not OTHERS.match(called(row[3])):
+                    found = direct if row[0] == "direct" else users
+                    found[row[1]].append(Caller(row[3], row[4], row[2]))
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
             self._known = Held(
                 self._known.exported | kinds["exported"].keys(),
                 self._known.bound | kinds["protected"].keys(),
                 {**self._known.hidden, **kinds["hidden"]},
                 direct,
+                users,
                 slots,
             )
         return self._known

@@ -19,7 +19,7 @@ from fork import process
 from fork.engine import cache, sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
-from fork.engine.replace import Replaced
+from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError
 

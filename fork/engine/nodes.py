@@ -2,73 +2,153 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork import process
-from fork.checkout.changed import Text
+from fork.checkout.changed import Text, Tree
 from fork.engine.base import Base
 from fork.engine.callers import Caller
 from fork.engine.cause import cause
+from fork.engine.digest import digest, tool_files
 from fork.engine.objects import HOLDER, readable
 from fork.engine.tree import write
 from fork.errors import ForkError
-from fork.weave.yamls import entries
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.weave import yamls
 
 GENERATED = "torch/csrc/autograd/generated/"
-SOURCES = ("Functions.cpp", "VariableTypeEverything.cpp", "python_functionsEverything.cpp")
-# The files of the base that hold what those two do, and who in them is a node or a kernel.
-FILES = re.compile(r"Functions\.cpp|VariableType_\d+\.cpp")
+HEADER = GENERATED + "Functions.h"
+KERNELS = "VariableTypeEverything.cpp"
+SOURCES = ("Functions.cpp", KERNELS, "python_functionsEverything.cpp")
+# The files of the base that hold the kernels; those of VariableTypeManual.cpp are written by hand.
+FILES = re.compile(r"VariableType_\d+\.cpp")
+STRUCT = re.compile(r"^struct TORCH_API (\w+Backward\d+) : .*?^};\n", re.MULTILINE | re.DOTALL)
+MAKES = re.compile(r"vtable for torch::autograd::generated::(\w+Backward\d+)")
 
 
 @dataclass
 class Nodes:
-    """Generates for the operators of `wanted`; `native` and `derivatives` are the texts that the fork has."""
+    """Generates for the operators of `reasons`, which says why; `derivatives` is the list as the fork has it, and
+    `changed` the schemas of its entries that the branch changes, each with its line there."""
 
     base: Base
     stage: Path
     work: Path
-    native: str
     derivatives: str
-    wanted: set[str] = field(default_factory=set)
+    written: Path  # the list that somebody edits
+    changed: Mapping[str, int] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    unlike: dict[str, str] = field(default_factory=dict)  # the nodes that hold other values than the base's
+
+    def __post_init__(self) -> None:
+        self.reasons |= {operator(schema): f"changed in {Path(DERIVATIVES).name}" for schema in self.changed}
 
     @property
-    def folder(self) -> Path:
-        return self.work / "generated/autograd"
+    def folders(self) -> list[Path]:
+        """Where the generated sources and their headers lie."""
+        folder = self.work / "generated/autograd"
+        return [folder, folder / GENERATED]
 
     def calling(self, word: str) -> set[str]:
         """The operators whose formulas name a function."""
         named = re.compile(rf"\b{re.escape(word)}\b")
-        return {operator(name) for name, text in entries(self.derivatives).items() if named.search(text)}
+        return {operator(name) for name, text in yamls.entries(self.derivatives).items() if named.search(text)}
 
     def texts(self) -> list[Text]:
-        """The generated sources of the wanted operators and their variants."""
-        native, derivatives = (
-            "\n".join(text for name, text in entries(whole).items() if operator(name) in self.wanted)
-            for whole in (self.native, self.derivatives)
-        )
-        write(self.work, "native_functions.yaml", native)
-        write(self.work, "derivatives.yaml", derivatives)
-        files = [self.work / name for name in ("native_functions.yaml", "derivatives.yaml")]
-        command = [self.base.python, Path(__file__).with_name("generate.py"), *files, self.work / "generated"]
-        done = process.attempt(command, env=os.environ | {"PYTHONPATH": str(self.stage), "TORCH_FORK": str(self.stage)})
-        if done.returncode:
-            write(self.work, "generate.log", done.stdout + done.stderr)
-            raise ForkError(f"PyTorch's generators reject {cause(done.stderr, *files)}")
-        made = {name: (self.folder / GENERATED / name).read_text() for name in SOURCES}
+        """The generated sources of the operators and their variants."""
+        lists = {NATIVE_FUNCTIONS: self.base.read(NATIVE_FUNCTIONS) or "", DERIVATIVES: self.derivatives}
+        files = []
+        for path, whole in lists.items():
+            own = [text for name, text in yamls.entries(whole).items() if operator(name) in self.reasons]
+            files.append(self.work / Path(path).name)
+            write(self.work, files[-1].name, "\n".join(own))
+        self._generate(*files)
+        made = {name: (self.folders[1] / name).read_text() for name in SOURCES}
         # Of its own name beside that of the operators that the stack adds.
         again = {name: text.replace("functionsEverything(", "functionsAgain(") for name, text in made.items()}
+        self._refuse_manual(made[KERNELS])
+        released = structs(self.base.read(HEADER) or "")
+        fresh = structs((self.work / "generated/autograd" / HEADER).read_text())
+        self.unlike = {name: text for name, text in fresh.items() if released.get(name) != text}
         return [Text(GENERATED + name, None, text) for name, text in again.items()]
+
+    def _generate(self, native: Path, derivatives: Path) -> None:
+        tools = [file.read_bytes() for file in tool_files()]
+        asked = digest(self.base.record_text.encode(), *tools, native.read_bytes(), derivatives.read_bytes())
+        done = self.work / "generated.json"
+        if done.is_file() and json.loads(done.read_text()) == asked:
+            return
+        done.unlink(missing_ok=True)
+        program = Path(__file__).with_name("generate.py")
+        variables = os.environ | {"PYTHONPATH": str(self.stage), "TORCH_FORK": str(self.stage)}
+        ended = process.attempt(
+            [self.base.python, program, native, derivatives, self.work / "generated"], env=variables
+        )
+        if ended.returncode:
+            write(self.work, "generate.log", ended.stdout + ended.stderr)
+            raise ForkError(f"PyTorch's generators reject {cause(ended.stderr, native, self.written)}")
+        write(self.work, done.name, json.dumps(asked))
+
+    def _refuse_manual(self, kernels: str) -> None:
+        registered = set(re.findall(r'\bm\.impl\("([\w.]+)"', kernels))
+        for schema, line in self.changed.items():
+            name = schema.partition("(")[0]
+            if name not in registered:
+                raise ForkError(
+                    f"{DERIVATIVES}:{line} changes {name}, whose autograd kernel PyTorch does not generate: "
+                    "what the entry says would not run"
+                )
+
+
+def structs(header: str) -> dict[str, str]:
+    """The nodes that a generated header declares, each with what it holds."""
+    return {found[1]: found[0] for found in STRUCT.finditer(header)}
 
 
 def holder(caller: Caller) -> set[str]:
-    """The nodes and kernels whose code a generated function of the base is part of."""
-    return {name for found in HOLDER.findall(readable(caller.name)) for name in found if name}
+    """The generated nodes and kernels whose code a function of the base is part of."""
+    parts = HOLDER.findall(readable(caller.name))
+    return {node or kernel for kernel, node in parts if node or FILES.fullmatch(caller.file)}
 
 
 def operator(schema: str) -> str:
-    """The name that an operator shares with its variants: of `_foreach_exp_(...)` and `exp.out(...)`, `exp`."""
-    name = re.split(r"[.(]", schema)[0].removeprefix("_foreach_")
-    return re.sub(r"(?<=\w)(?:_copy)?_?$", "", name) if not name.startswith("__") else name
+    """The name that an operator shares with its variants and whatever else has nodes of this name, which PyTorch
+    numbers: of `_foreach_exp_(...)` and `exp.out(...)`, `exp`; of `_convolution(...)`, `convolution`."""
+    name = re.split(r"[.(]", schema)[0].removeprefix("_foreach_").strip("_")
+    return re.sub(r"(?<=\w)_copy$", "", name)
+
+
+def changed_list(base: Base, tree: Tree, text: str | None) -> tuple[str, dict[str, int]]:
+    """derivatives.yaml as the fork has it, and of its entries those that the branch changes, with their lines.
+
+    The wheel's list gets the entries alone that the branch changes: another release has others beside them.
+    """
+    shipped = base.read(DERIVATIVES) or ""
+    if text is None:
+        return shipped, {}
+    start, ours = (yamls.entries(one) for one in (tree.checkout.read_at(tree.since, DERIVATIVES) or "", text))
+    theirs, native = yamls.entries(shipped), yamls.entries(base.read(NATIVE_FUNCTIONS) or "")
+    operators = {schema.partition("(")[0] for schema in native}
+    found: dict[str, int] = {}
+    merged = shipped
+    for schema, entry in ours.items():
+        line = text.count("\n", 0, text.index(entry)) + 1
+        if schema in start and yamls.code(start[schema]) == yamls.code(entry):
+            continue
+        if schema not in start:
+            merged = f"{merged.rstrip()}\n\n{entry}"
+            if schema.partition("(")[0] in operators:
+                found[schema] = line
+            continue
+        if yamls.code(theirs.get(schema, "")) != yamls.code(start[schema]):
+            raise ForkError(
+                f"{DERIVATIVES}:{line} changes an entry that torch {base.version} has otherwise: "
+                "rebase the branch onto the release's tag"
+            )
+        merged, found[schema] = merged.replace(theirs[schema], entry), line
+    return merged, found

@@ -18,7 +18,8 @@ from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.fork import Fork, environment
-from fork.engine.replace import Replaced, replace_sources
+from fork.engine.replace import added_entries, replace_sources
+from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
@@ -191,6 +192,8 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
     native = state[NATIVE_FUNCTIONS]
     generated.mkdir(parents=True, exist_ok=True)
     derivatives = state.get(DERIVATIVES)
+    if derivatives and fork.series.replaces(DERIVATIVES):
+        derivatives = added_entries(fork, derivatives)
     command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)

@@ -7,6 +7,8 @@
 //   symbol NAME LIBRARY exported|protected|hidden
 //   direct NAME LIBRARY FUNCTION FILE
 //     FUNCTION holds the reference; FILE is its source where it is local to it.
+//   uses NAME LIBRARY FUNCTION FILE
+//     The same for a variable or a vtable that is reached through the table.
 //   slot NAME LIBRARY OFFSET
 //     There the linker puts the symbol's address when the process starts.
 //   file NAME LIBRARY
@@ -46,6 +48,7 @@ struct Wanted {
   uint64_t end;
   const char* name;
   bool function;
+  bool slot; // of the table: the place that has the symbol's address
 };
 
 class Library {
@@ -71,6 +74,11 @@ class Library {
 
   void tell(const std::unordered_set<std::string>& names) {
     read(names);
+    for (int n = 0; n < header_->e_shnum; ++n) {
+      if (sections_[n].sh_type == SHT_RELA) {
+        slots(sections_[n], names);
+      }
+    }
     std::sort(symbols_.begin(), symbols_.end(), [](auto& one, auto& other) {
       return one.address < other.address;
     });
@@ -85,7 +93,7 @@ class Library {
       } else if (section.sh_type == SHT_DYNAMIC) {
         dynamic(section);
       } else if (section.sh_type == SHT_RELA) {
-        relocations(section, names);
+        relocations(section);
       }
     }
   }
@@ -162,7 +170,7 @@ class Library {
         const uint64_t size =
             type == STT_FUNC ? 1 : std::max<uint64_t>(symbol.st_size, 1);
         wanted_.push_back(
-            {symbol.st_value, symbol.st_value + size, name, function});
+            {symbol.st_value, symbol.st_value + size, name, function, false});
       }
     }
   }
@@ -194,12 +202,12 @@ class Library {
       for (const Wanted& one : holders(target)) {
         if (one.function ? call || (relative && code[n - 2] == 0x8d)
                          : relative && more == 0) {
-          direct(one.name, site);
+          tell(one, site);
         }
       }
       for (const Wanted& one : holders(target + more)) {
         if (more != 0 && !one.function) {
-          direct(one.name, site);
+          tell(one, site);
         }
       }
     }
@@ -247,7 +255,7 @@ class Library {
   }
 
   // Tables that the loader fills with addresses of this library, without names.
-  void relocations(
+  void slots(
       const Elf64_Shdr& section,
       const std::unordered_set<std::string>& names) {
     const Elf64_Shdr& table = sections_[section.sh_link];
@@ -255,19 +263,31 @@ class Library {
     const char* strings = at<char>(sections_[table.sh_link].sh_offset);
     const auto* first = at<Elf64_Rela>(section.sh_offset);
     for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
-      if (const uint64_t symbol = ELF64_R_SYM(first[n].r_info)) {
-        const char* name = strings + symbols[symbol].st_name;
-        const auto kind = ELF64_R_TYPE(first[n].r_info);
-        if ((kind == R_X86_64_JUMP_SLOT || kind == R_X86_64_GLOB_DAT ||
-             kind == R_X86_64_64) &&
-            names.count(name) != 0) {
-          const auto offset = static_cast<long long>(first[n].r_offset);
-          std::printf("slot\t%s\t%s\t%lld\n", name, path_, offset);
-        }
+      const Elf64_Sym& symbol = symbols[ELF64_R_SYM(first[n].r_info)];
+      const auto kind = ELF64_R_TYPE(first[n].r_info);
+      const char* name = strings + symbol.st_name;
+      if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT &&
+           kind != R_X86_64_64) ||
+          names.count(name) == 0) {
         continue;
       }
-      for (const Wanted& one : holders(first[n].r_addend)) {
-        direct(one.name, first[n].r_offset);
+      const uint64_t offset = first[n].r_offset;
+      const auto place = static_cast<long long>(offset);
+      std::printf("slot\t%s\t%s\t%lld\n", name, path_, place);
+      if (kind == R_X86_64_GLOB_DAT &&
+          ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) {
+        wanted_.push_back({offset, offset + 1, name, false, true});
+      }
+    }
+  }
+
+  void relocations(const Elf64_Shdr& section) {
+    const auto* first = at<Elf64_Rela>(section.sh_offset);
+    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
+      if (ELF64_R_SYM(first[n].r_info) == 0) {
+        for (const Wanted& one : holders(first[n].r_addend)) {
+          tell(one, first[n].r_offset);
+        }
       }
     }
   }
@@ -283,7 +303,7 @@ class Library {
     }
   }
 
-  void direct(const char* name, uint64_t site) {
+  void tell(const Wanted& one, uint64_t site) {
     auto next = std::upper_bound(
         symbols_.begin(), symbols_.end(), site, [](uint64_t value, auto& one) {
           return value < one.address;
@@ -298,8 +318,9 @@ class Library {
     }
     const char* who = holder ? holder->name : "";
     const char* file = holder ? holder->file : "";
-    if (told_.insert(std::string(name) + '\t' + who + '\t' + file).second) {
-      std::printf("direct\t%s\t%s\t%s\t%s\n", name, path_, who, file);
+    if (told_.insert(std::string(one.name) + '\t' + who + '\t' + file).second) {
+      const char* kind = one.slot ? "uses" : "direct";
+      std::printf("%s\t%s\t%s\t%s\t%s\n", kind, one.name, path_, who, file);
     }
   }
 

@@ -21,7 +21,7 @@ from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
-from fork.engine.replace import Replaced
+from fork.engine.search import Replaced
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series

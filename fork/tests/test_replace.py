@@ -15,11 +15,11 @@ import pytest
 from fork.checkout.changed import Tree
 from fork.engine.base import Base, Probe
 from fork.engine.callers import Libraries
-from fork.engine.replace import Replacement
+from fork.engine.search import Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
-from fork.tests.tiny import NATIVE, UPSTREAM
+from fork.tests.tiny import UPSTREAM
 
 FOLDER = "aten/src/ATen/native"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility-inlines-hidden", "-fvisibility=hidden")
@@ -127,16 +127,16 @@ API int beside(int a) { return a; }
 class Small:
     """The base, its checkout, and what is put in front of it."""
 
-    def __init__(self, folder: Path, *link: str) -> None:
+    def __init__(self, folder: Path, *link: str, sources: Mapping[str, str] = SOURCES) -> None:
         self.folder, self.link = folder, link
-        self.tree = committed(folder / "tree", {**UPSTREAM, **SOURCES, NATIVE: UPSTREAM[NATIVE]})
+        self.tree = committed(folder / "tree", {**UPSTREAM, **sources})
         site = folder / "site"
-        write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in SOURCES.items()})
+        write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
         template = "#include <ATen/native/Generic.h>\n"
         write(site, {"torch/version.py": "cuda = None\n", "torchgen/packaged/ATen/templates/Register.cpp": template})
         self.library = site / "torch/lib/libtorch_cpu.so"
-        self.built(SOURCES, self.library)
+        self.built(sources, self.library)
         for name in ("libc10.so", "libtorch_python.so"):
             compiled("-shared", site / "torch/lib/empty.cpp", "-o", site / "torch/lib" / name)
         self.base = Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
@@ -152,7 +152,7 @@ class Small:
         objects = []
         for file in files:
             objects.append(file.with_suffix(".o"))
-            compiled(*FLAGS, "-I", folder / "aten/src", "-c", file, "-o", objects[-1])
+            compiled(*FLAGS, "-I", folder / "aten/src", "-I", folder, "-c", file, "-o", objects[-1])
         compiled("-shared", *self.link, *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
         return library
 

@@ -122,3 +122,33 @@ def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None
     edit(tree, KERNEL, "return;", "return (void)0;")
     assert build(tree) == 1
     assert f"{KERNEL} changes code of the GPU that exists" in capsys.readouterr().err
+
+
+def test_a_formula(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The nodes of an operator and its variants are generated again, with what they save and what Python sees of it."""
+    text = (tree / DERIVATIVES).read_text()
+    at = text.index("- name: sinh(Tensor self)")
+    end = text.index("\n\n", at)
+    entry = "- name: sinh(Tensor self) -> Tensor\n  self: grad * result * 5\n  result: auto_element_wise"
+    write(tree, {DERIVATIVES: text[:at] + entry + text[end:]})
+    assert build(tree) == 0
+    said = "Functions.cpp (the 2 nodes of sinh, changed in derivatives.yaml)\n"
+    assert f"replaced torch/csrc/autograd/generated/{said}" in capsys.readouterr().out
+    code = """
+import torch
+x = torch.ones(1, requires_grad=True)
+y = torch.sinh(x)
+print(y.grad_fn.name(), y.grad_fn._saved_result.item() == y.item())
+y.backward()
+print(torch.allclose(x.grad, y * 5))
+print(hasattr(y.grad_fn, "_saved_self"), type(y.grad_fn) is torch._C._functions.SinhBackward0)
+z = torch._foreach_sinh([x])[0]
+z.backward()
+print(torch.allclose(x.grad, y * 10), z.grad_fn.name())
+w = torch.ones(1, requires_grad=True)
+torch.sinh_(w.clone()).backward()
+print(torch.allclose(w.grad, y * 5))
+print((torch.func.jvp(torch.sinh, (torch.ones(1),), (torch.ones(1),))[1] == y * 5).item())
+"""
+    lines = ["SinhBackward0 True", "True", "False True", "True ForeachSinhBackward0", "True", "True"]
+    assert python(tree, code).splitlines() == lines

@@ -91,8 +91,9 @@ def entries(text: str) -> dict[str, str]:
 def changed(before: str, after: str) -> list[str]:
     """The schemas of entries that both lists have, and not alike."""
     old, new = entries(before), entries(after)
-    return [schema for schema in old if schema in new and _code(old[schema]) != _code(new[schema])]
+    return [schema for schema in old if schema in new and code(old[schema]) != code(new[schema])]
 
 
-def _code(entry: str) -> list[str]:
+def code(entry: str) -> list[str]:
+    """The lines of an entry that say anything."""
     return [line.rstrip() for line in entry.splitlines() if line.strip() and not line.lstrip().startswith("#")]

@@ -1,0 +1,276 @@
+"""Finds all that has to be compiled so that a branch's change of PyTorch's C++ takes the place of the base's.
+
+The fork's library is looked up before the base's, so a symbol that the base exports is replaced by defining it. What
+the base hides is reached directly: then whoever reaches it is compiled too, until nothing is left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.checkout.changed import SOURCES, Text, Tree
+from fork.engine.callers import Caller, Held, Libraries
+from fork.engine.nodes import GENERATED, MAKES, Nodes, holder
+from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier, readable
+from fork.engine.trace import CHANGED, Source, Trace, is_of, say
+from fork.engine.whole import Compiler, Failed, Unit
+from fork.errors import ForkError
+from fork.weave.cpp import code_of
+from fork.weave.registrations import dropped, left
+
+PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
+    up what they define; the folder of the headers that the branch changes; and whether nodes were generated."""
+
+    objects: Sequence[Path] = ()
+    python: Sequence[Path] = ()
+    told: Sequence[str] = ()
+    slots: Sequence[tuple[str, str, int]] = ()
+    headers: Sequence[Path] = ()
+    generated: bool = False
+
+
+class Replacement:
+    """One run of the search; `headers` are those that the branch changes."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        libraries: Libraries,
+        compiler: Compiler,
+        before: Compiler,
+        limit: int,
+        nodes: Nodes | None = None,
+    ) -> None:
+        self._tree, self._libraries, self._limit, self._nodes = tree, libraries, limit, nodes
+        self._compiler, self._before = compiler, before  # with the branch's headers, and with the release's
+        self._sources: dict[str, Source] = {}
+        self._generated: set[str] = set()  # the operators whose nodes are among them
+        self._words: set[str] = set()  # of the headers that the branch changes
+        self._problems: list[str] = []
+        self._trace = Trace(libraries, self._sources, self._words, self._problems, nodes)
+
+    def find(self, changed: Mapping[str, str], headers: Iterable[str]) -> Replaced:
+        """`changed` has the branch's text of each source that it changes."""
+        headers = list(headers)
+        for path in headers:
+            self._words |= set(re.findall(r"\w+", code_of(self._tree.checkout.read(path) or "")))
+            self._words |= set(re.findall(r"\w+", code_of((self._tree.checkout.path / path).read_text())))
+        for path, text in changed.items():
+            self._add(self._tree.text(path, text), CHANGED, True)
+        including = self._tree.includers(headers)
+        self._refuse_generated(headers, including)
+        for path in including:
+            if path.endswith(SOURCES) and path not in changed and self._libraries.has_source(path):
+                self._add(self._tree.text(path), "includes a changed header", True)
+            elif path.endswith(".cu") and self._libraries.gpu:
+                self._problems.append(f"{path} includes a changed header, and code of the GPU is not compiled again")
+        self._add_makers()
+        self._refuse_many()
+        self._compile()
+        self._refuse()
+        for source in list(self._sources.values()):
+            same = all(old and not changed_sections(new, old) for new, old in zip(source.new, source.old))
+            if source.old and same:
+                del self._sources[source.path]
+        while True:
+            self._generate()
+            known = set(self._sources)
+            self._compile()
+            self._refuse()
+            found = self._trace.run()
+            for source, name, caller in found.callers:
+                self._add_caller(source, name, caller)
+            for source, name in found.missing:
+                self._add_holder(source, name)
+            self._refuse()
+            self._refuse_many()
+            if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
+                return self._result()
+
+    def _refuse_generated(self, headers: Sequence[str], including: Sequence[str]) -> None:
+        """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
+        known = {path.removeprefix("aten/src/"): path for path in including}
+        for template in self._libraries.templates:
+            included = re.findall(r'^\s*#\s*include\s*[<"]([^">]+)', template.read_text(), re.MULTILINE)
+            if found := next((known[name] for name in included if name in known), None):
+                way = "" if found in headers else f", by {found},"
+                self._problems.append(
+                    f"{headers[0]} is included{way} by {template.name}, of which PyTorch's build generates code: "
+                    "change a source instead"
+                )
+                return
+
+    def _add(self, text: Text, why: str, changed: bool) -> None:
+        if text.path not in self._sources:
+            self._sources[text.path] = Source(text, why, changed, self._compiler)
+
+    def _add_makers(self) -> None:
+        """The sources that make a node by hand which saves other values now."""
+        for node in self._nodes.unlike if self._nodes else ():
+            for path in self._tree.naming(node):
+                if path.endswith(SOURCES) and self._libraries.has_source(path):
+                    self._add(self._tree.text(path), f"makes {node}", True)
+
+    def _generate(self) -> None:
+        """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
+        if self._nodes is None or self._nodes.reasons.keys() == self._generated:
+            return
+        self._generated = set(self._nodes.reasons)
+        compiler = self._compiler.including(self._nodes.folders)
+        for text in self._nodes.texts():
+            self._sources[text.path] = Source(text, "", False, compiler)
+
+    def _refuse(self) -> None:
+        if self._problems:
+            head = "what the branch changes would not run, or not everywhere:" if self._problems[1:] else ""
+            raise ForkError("\n  ".join(filter(None, [head, *dict.fromkeys(self._problems)])))
+
+    def _refuse_many(self) -> None:
+        count = len(self._sources)
+        if count > self._limit:
+            raise ForkError(
+                f"{count} sources have to be compiled, about {count * 12 // 60 + 1} minutes of a core's time: "
+                f"`--many {count}` allows it"
+            )
+
+    def _compile(self) -> None:
+        """Brings every source's object, and the one of its text before where something has to be compared."""
+        new: dict[Unit, Source] = {}
+        for source in self._sources.values():
+            if not source.new:
+                text = source.text.after
+                if source.text.before is not None:
+                    text, source.left = left(text, source.text.before)
+                    for _, head in dropped(source.text.before, source.text.after):
+                        self._problems.append(f"{source.path} no longer has `{head}`, which the base has registered")
+                new |= dict.fromkeys(source.compiler.units(source.path, text), source)
+        for compiler in dict.fromkeys(source.compiler for source in new.values()):
+            own = [unit for unit, source in new.items() if source.compiler is compiler]
+            for unit, made in compiler.compile_all(own).items():
+                if isinstance(made, Failed):
+                    self._failed(new[unit], made)
+                else:
+                    new[unit].new.append(Object(made))
+        self._refuse()
+        held = self._trace.held()
+        old: dict[Unit, Source] = {}
+        for source in self._sources.values():
+            if source.old or not source.changed:
+                continue
+            if source.text.before is None:
+                source.old = [None] * len(source.new)
+            elif self._needs_old(source, held):
+                text = left(source.text.before, source.text.after)[0]
+                old |= dict.fromkeys(self._before.units(source.path, text), source)
+        for unit, made in self._before.compile_all(old).items():
+            old[unit].old.append(None if isinstance(made, Failed) else Object(made))
+
+    def _failed(self, source: Source, failed: Failed) -> None:
+        if source.why == CHANGED:
+            error = self._missing(failed)
+            print(f"error    {error}", flush=True)
+            raise ForkError(f"compiling {source.path} failed: {error}")
+        self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {self._missing(failed)}")
+
+    def _missing(self, failed: Failed) -> str:
+        """The compiler's error, and of a header of another project the submodule that has it."""
+        header = re.search(r"fatal error: (\w+)[/.].*No such file", failed.error)
+        if header is None:
+            return failed.error
+        top = self._tree.checkout.path / "third_party"
+        names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
+        advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
+        return f"{failed.error}{advice}"
+
+    def _needs_old(self, source: Source, held: Held) -> bool:
+        """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""
+        found = any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
+        return found or bool(source.left) or source.why != CHANGED
+
+    def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
+        """The source of a function of the base that reaches a changed one."""
+        word, inside = identifier(name), caller.library.rpartition("/")[2]
+        for path in self._tree.naming(word):
+            known = self._sources.get(path)
+            if not path.endswith(SOURCES) or (known and known.new) or not self._libraries.has_source(path):
+                continue
+            if is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
+                if not known:
+                    self._add(self._tree.text(path), f"calls {word}", False)
+                return
+        if self._nodes and holder(caller) and (operators := self._nodes.calling(word) - self._generated):
+            self._nodes.reasons |= dict.fromkeys(operators, f"calling {word}")
+            return
+        if not self._trace.covered(caller, list(self._sources.values())):
+            where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
+            self._problems.append(
+                say(
+                    source,
+                    name,
+                    f"is hidden in {inside}, and {where} calls the base's: its source was not found",
+                )
+            )
+
+    def _words_of(self, path: str) -> set[str]:
+        return set(re.findall(r"\w+", self._tree.read(path) or ""))
+
+    def _add_holder(self, source: Source, name: str) -> None:
+        """The source that defines what a compiled one calls and the base hides."""
+        if any(name in one.defined for _, one in self._trace.objects()):
+            return
+        word = identifier(name)
+        found = [
+            path
+            for path in self._tree.naming(word)
+            if path.endswith(SOURCES) and self._libraries.has_source(path)
+            if path not in self._sources or not self._sources[path].new
+            if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;]", code_of(self._tree.read(path) or ""))
+        ]
+        for path in found:
+            text = self._tree.text(path)
+            (made, *_) = self._compiler.compile_all(
+                self._compiler.units(path, left(text.after, text.after)[0])
+            ).values()
+            if not isinstance(made, Failed) and name in Object(made).defined:
+                self._add(text, f"has {word}, which {source.path.rpartition('/')[2]} calls", False)
+                return
+        self._problems.append(
+            f"{source.path} calls `{called(name)}`, which the base hides, and no source that compiles has it"
+        )
+
+    def _result(self) -> Replaced:
+        objects: list[Path] = []
+        python: list[Path] = []
+        told: list[str] = []
+        symbols: list[str] = []
+        for source in self._sources.values():
+            for one in source.new:
+                bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
+                (python if bindings else objects).append(one.file)
+                symbols += [
+                    name for name, symbol in one.defined.items() if symbol.binding == GLOBAL and not symbol.hidden
+                ]
+            if not source.path.startswith(GENERATED):
+                told.append(f"{source.path} ({source.why})")
+        slots = self._libraries.held(symbols).slots
+        places = [(name, library, at) for name in sorted(set(symbols)) for library, at in slots.get(name, ())]
+        return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated))
+
+    def _told_nodes(self) -> list[str]:
+        """A phrase for the generated sources: how many nodes, of which operators, and why."""
+        tables = (name for _, one in self._trace.objects() for name in one.defined if name.startswith("_ZTV"))
+        count = sum(bool(MAKES.fullmatch(readable(name))) for name in tables)
+        if self._nodes is None or not self._generated:
+            return []
+        why = " or ".join(sorted(set(self._nodes.reasons.values())))
+        names = sorted(self._generated)
+        of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
+        return [f"{GENERATED}Functions.cpp (the {count} node{'s' if count > 1 else ''} of {of}, {why})"]

@@ -1,0 +1,231 @@
+"""Traces who still reaches the base's own copy of what compiled sources change, and what would be done twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from fork.checkout.changed import Text
+from fork.engine.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.nodes import GENERATED, MAKES, Nodes, holder
+from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
+from fork.engine.whole import Compiler
+from fork.weave.cpp import code_of
+from fork.weave.definitions import concerned
+from fork.weave.registrations import NAME
+
+CHANGED = "changed"
+# What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
+OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
+# What is done once, by its name, and what takes the place of what was done before.
+REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
+AGAIN = re.compile(r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch")
+# What the tool's own glue has for generated code.
+SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
+
+
+@dataclass
+class Source:
+    """A file that is compiled whole: why, its text before and after, and the objects of both."""
+
+    text: Text
+    why: str
+    changed: bool  # by the branch, itself or in a header
+    compiler: Compiler
+    left: list[tuple[int, str]] = field(default_factory=list)
+    new: list[Object] = field(default_factory=list)
+    old: list[Object | None] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        return self.text.path
+
+    @cached_property
+    def words(self) -> set[str]:
+        return set(re.findall(r"\w+", code_of(self.text.after)))
+
+    @cached_property
+    def _concerned(self) -> set[str] | None:
+        return concerned(self.text.before or "", self.text.after)
+
+    def concerns(self, section: str) -> bool:
+        """Whether the change of the text can concern a section: the function or variable that it holds."""
+        symbol = re.search(r"\b_Z\w+", section)
+        if symbol is None or self._concerned is None:
+            return True
+        said = readable(plain(symbol[0]))
+        return any(word in said for word in self._concerned)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Who in the base reaches a symbol of a source that differs, and what a source calls and the base hides."""
+
+    callers: list[tuple[Source, str, Caller]] = field(default_factory=list)
+    missing: list[tuple[Source, str]] = field(default_factory=list)
+
+
+class Trace:
+    """Looks at `sources` as they are at each call, and tells `problems` what would not run, or not everywhere.
+
+    `words` are those of the headers that the branch changes.
+    """
+
+    def __init__(
+        self,
+        libraries: Libraries,
+        sources: Mapping[str, Source],
+        words: set[str],
+        problems: list[str],
+        nodes: Nodes | None,
+    ) -> None:
+        self._libraries, self._sources, self._words = libraries, sources, words
+        self._problems, self._nodes = problems, nodes
+
+    def objects(self) -> Iterator[tuple[Source, Object]]:
+        for source in self._sources.values():
+            for one in source.new:
+                yield source, one
+
+    def held(self) -> Held:
+        """What the base has of the names of all objects."""
+        return self._libraries.held(name for _, one in self.objects() for name in {*one.defined, *one.undefined})
+
+    def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
+        """Who in the base reaches a symbol of this source directly from another source."""
+        if one.defined[name].binding != GLOBAL and identifier(name) not in self._own_words(source):
+            return []  # of a header that the branch does not change
+        return [caller for caller in held.direct.get(name, ()) if not self.covered(caller, [source])]
+
+    def _own_words(self, source: Source) -> set[str]:
+        """The words of what a change of this source can define; a generated one defines no templates."""
+        return self._words if source.path.startswith(GENERATED) else self._words | source.words
+
+    def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
+        """Those of them in sources that are not compiled."""
+        sources = list(self._sources.values())
+        return [caller for caller in self._foreign(source, one, name, held) if not self.covered(caller, sources)]
+
+    def covered(self, caller: Caller, sources: Sequence[Source]) -> bool:
+        """Whether the function or table of the base that reaches a symbol is of one of these sources."""
+        name = plain(caller.name)
+        if parts := holder(caller):
+            return parts <= {part for source in sources for one in source.new for part in one.holders}
+        if not caller.file:
+            return any(name in one.names for source in sources for one in source.new)
+        alone = self._libraries.files[caller.file] == 1
+        named = [source for source in sources if is_of(caller, source.path)]
+        return any(alone or name in one.names for source in named for one in source.new)
+
+    def run(self) -> Found:
+        """Traces from every section that differs."""
+        held, told = self.held(), Found()
+        differing, leaves = self._differing(held)
+        found = affected(differing, leaves)
+        for source, one in self.objects():
+            for name in one.defined:
+                differs = one.where[name] in found[one]
+                self._trace_symbol(source, one, name, differs, held)
+                callers = self.outside(source, one, name, held) if differs else ()
+                told.callers.extend((source, name, caller) for caller in callers)
+                self._trace_node(name, held)
+            self._trace_left(source, one, found[one], leaves)
+            self._trace_start(source, one, held)
+            for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
+                if OWN.match(called(name)) and not SUPPLIED.match(called(name)):
+                    told.missing.append((source, name))
+        return told
+
+    def _differing(self, held: Held) -> tuple[dict[Object, set[str]], Callable[[str], bool]]:
+        """The sections of each object that the branch changes, and whether a name leads out of the objects."""
+        differing: dict[Object, set[str]] = {}
+        for source in self._sources.values():
+            for n, one in enumerate(source.new):
+                old = source.old[n] if source.old else one
+                differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
+                if old and source.why == CHANGED and not self._words:
+                    differing[one] = {section for section in differing[one] if source.concerns(section)}
+                if not self._words:
+                    # A template of a header that the source uses now: the base's own is made of the same text.
+                    weak = [name for name, symbol in one.defined.items() if symbol.binding != GLOBAL]
+                    differing[one] -= {one.where[name] for name in weak if not old or name not in old.defined}
+        hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
+
+        def leaves(name: str) -> bool:
+            return name in held.exported and name not in hidden
+
+        # What both can write to must be the one in front for all.
+        for source, one in self.objects():
+            for name in one.defined:
+                if self._foreign(source, one, name, held) and one.state_of(one.reached(one.where[name], leaves)):
+                    differing[one].add(one.where[name])
+        return differing, leaves
+
+    def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
+        symbol = one.defined[name]
+        own = symbol.binding == GLOBAL or identifier(name) in self._own_words(source)  # else of an unchanged header
+        if differs and own and name in held.exported and (symbol.hidden or name in held.bound):
+            self._problems.append(say(source, name, "is bound to the base's own definition inside its library"))
+
+    def _trace_node(self, name: str, held: Held) -> None:
+        """Whoever in the base makes a generated node has to save in it what its code expects."""
+        made = MAKES.fullmatch(readable(name)) if self._nodes and name.startswith("_ZTV") else None
+        for caller in held.users.get(name, ()) if made else ():
+            assert made is not None and self._nodes is not None
+            who, parts = called(caller.name), holder(caller)
+            again = self.covered(caller, list(self._sources.values()))
+            constructed = who.endswith(f"::{made[1]}::{made[1]}")
+            if constructed or (not again and (parts or made[1] in self._nodes.unlike)):
+                self._problems.append(f"{made[1]} is also made by the base's {who}, which is not compiled again")
+
+    def _trace_left(self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]) -> None:
+        """What the base has registered, and the source does not register again, must lead to nothing that differs."""
+        for name, section in one.where.items():
+            found = NAME.search(name)
+            if not found or int(found[1]) >= len(source.left):
+                continue
+            place, head = source.left[int(found[1])]
+            line = source.text.line(place)
+            state = one.state_of(one.reached(section, leaves))
+            if section in differing or state:
+                why = "the branch changes what it registers" if section in differing else f"it uses {_state(state[0])}"
+                self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {why}")
+
+    def _trace_start(self, source: Source, one: Object, held: Held) -> None:
+        """What runs when the process starts has run in the base already: it must neither register nor build again."""
+        seen, todo, calls = set(), [name for name in one.nodes if name.startswith(".text.startup")], set[str]()
+        names = {name for section in todo for name in one.nodes[section].names}
+        while todo:
+            section = todo.pop()
+            seen.add(section)
+            calls |= one.nodes[section].calls
+            inner = {one.where[name] for name in one.nodes[section].calls if name in one.where}
+            todo += [name for name in inner if name in one.nodes and name not in seen]
+        for name in sorted(calls):
+            if REGISTERS.search(called(name)) and not AGAIN.match(called(name)):
+                self._problems.append(
+                    f"{source.path} calls `{called(name)}` when the process starts, which the base has done already"
+                )
+        for name in sorted(names & one.defined.keys() & held.exported) if calls else ():
+            if one.defined[name].data and one.nodes[one.where[name]].state:
+                self._problems.append(
+                    say(source, name, "is built when the process starts, which the base has done already")
+                )
+
+
+def say(source: Source, name: str, what: str) -> str:
+    """A sentence about a symbol of a source, with its line."""
+    found = re.search(rf"\b{re.escape(identifier(name))}\b", code_of(source.text.after))
+    line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
+    return f"{source.path}:{line} `{called(name)}` {what}"
+
+
+def _state(section: str) -> str:
+    return f"`{called(section.rpartition('.')[2])}`"
+
+
+def is_of(caller: Caller, path: str) -> bool:
+    """Whether a file of the base that holds a caller was made of a source."""
+    return any(caller.file == path.rpartition("/")[2] + ending for ending in ENDINGS)

@@ -1,0 +1,235 @@
+"""A formula that the base hides takes effect through the nodes and kernels that are generated again, or is refused.
+
+The base is a library of the tests' own, whose nodes and kernels lie in files as PyTorch's generators name them. A few
+lines here stand for these generators: they write such code for the operators that they are asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fork.checkout.changed import Tree
+from fork.engine.callers import Libraries
+from fork.engine.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
+from fork.engine.replace import nodes_of
+from fork.engine.search import Replacement
+from fork.engine.whole import Compiler
+from fork.errors import ForkError
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.tests.helpers import git, write
+from fork.tests.test_replace import FOLDER, Small, compiled
+
+MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
+MAKER = f"{FOLDER}/Maker.cpp"
+SHIPPED = "torchgen/packaged/"
+OPERATORS = ("half", "third", "fifth", "twin", "copied")
+FORMULAS = "\n".join(
+    f"- name: {name}(Tensor self) -> Tensor\n  self: {formula}\n"
+    for name, formula in zip(
+        OPERATORS, ("half_backward(grad)", "third_backward(grad)", "fifth_backward(grad)", "grad", "grad")
+    )
+)
+NATIVE = "\n".join(f"- func: {name}(Tensor self) -> Tensor\n" for name in OPERATORS)
+DETAILS = "namespace torch::autograd::generated::details {\n"
+WRITTEN = {
+    f"{FOLDER}/Library.h": f"""\
+#pragma once
+#define TORCH_API __attribute__((visibility("default")))
+namespace torch {{
+using Kernel = int (*)(int);
+struct TORCH_API Library {{
+  void impl(const char* name, Kernel kernel);
+}};
+TORCH_API int by_hand(int a);
+}} // namespace torch
+namespace torch::autograd {{
+struct TORCH_API Node {{
+  virtual ~Node() = default;
+  virtual int apply(int grad) = 0;
+}};
+TORCH_API int run(Node* node, int grad);
+}} // namespace torch::autograd
+{DETAILS}
+int half_backward(int grad);
+int third_backward(int grad);
+int fifth_backward(int grad);
+int checked(int a);
+}} // namespace torch::autograd::generated::details
+""",
+    MANUAL: f"""\
+#include <ATen/native/Library.h>
+{DETAILS}
+int half_backward(int grad) {{ return grad / 2; }}
+int third_backward(int grad) {{ return grad / 3; }}
+int fifth_backward(int grad) {{ return grad / 5; }}
+int checked(int a) {{ return a < 0 ? 0 : a; }}
+}} // namespace torch::autograd::generated::details
+""",
+    MAKER: f"""\
+#include <{HEADER}>
+namespace torch {{
+int by_hand(int a) {{ return autograd::run(new autograd::generated::ThirdBackward0, a); }}
+}} // namespace torch
+""",
+    f"{FOLDER}/Main.cpp": """\
+#include <ATen/native/Library.h>
+#include <cstdio>
+namespace torch {
+static Kernel kernels[128];
+int autograd::run(Node* node, int grad) {
+  int found = node->apply(grad);
+  delete node;
+  return found;
+}
+void Library::impl(const char* name, Kernel kernel) { kernels[name[1]] = kernel; }
+extern "C" TORCH_API void report() {
+  std::printf("%d %d %d %d\\n", kernels['a'](60), kernels['h'](60), kernels['i'](60), by_hand(60));
+}
+} // namespace torch
+""",
+}
+
+
+def code(formulas: str) -> tuple[str, str, str]:
+    """What the generators write of these entries: the header, the nodes, and the kernels with their registration."""
+    found = [entry for entry in re.findall(r"- name: (\w+)\(.*\n +self: (.+)", formulas) if entry[0] != "copied"]
+    head = "#pragma once\n#include <ATen/native/Library.h>\nnamespace torch::autograd::generated {\n"
+    include = f"#include <{HEADER}>\n"
+    nodes = f"{include}namespace torch::autograd::generated {{\nusing namespace details;\n"
+    kernels = f"{include}namespace torch::autograd::VariableType {{\nnamespace {{\n"
+    for name, formula in found:
+        node = f"{name.title()}Backward0"
+        if name != "twin":
+            saved = "int number = 7;\n  int self_ = 60;" if "self" in formula else "int number = 7;"
+            head += f"struct TORCH_API {node} : public Node {{\n  int apply(int grad) override;\n  {saved}\n}};\n"
+            nodes += f"int {node}::apply(int grad) {{ return {formula.replace('self', 'self_')} + number - 7; }}\n"
+        node = node.replace("Twin", "Fifth")
+        kernels += f"int {name}(int a) {{ return generated::details::checked(run(new generated::{node}, a)); }}\n"
+    registered = "".join(f'  m.impl("{name}", {name});\n' for name, _ in found)
+    kernels += f"int begin() {{\n  Library m;\n{registered}  return 0;\n}}\nint begun = begin();\n}}\n}}\n"
+    return head + "}\n", nodes + "}\n", kernels
+
+
+class Base(Small):
+    """The base, and its checkout without what is generated."""
+
+    def __init__(self, folder: Path) -> None:
+        header, nodes, kernels = code(FORMULAS)
+        made = {HEADER: header, GENERATED + "Functions.cpp": nodes, GENERATED + "VariableType_0.cpp": kernels}
+        super().__init__(folder, sources={**WRITTEN, **made, DERIVATIVES: FORMULAS, NATIVE_FUNCTIONS: NATIVE})
+        git(self.tree, "rm", "--quiet", "-r", GENERATED)
+        git(self.tree, "commit", "--quiet", "--amend", "--no-edit")
+        lists = {"autograd/derivatives.yaml": FORMULAS, "ATen/native/native_functions.yaml": NATIVE}
+        write(self.base.site, {SHIPPED + path: text for path, text in lists.items()})
+
+    def planted(self, path: str, before: str, after: str) -> tuple[str, str, list[str]]:
+        """What the base prints with a change in front; what the library prints built with it; what is replaced."""
+        texts = {**WRITTEN, DERIVATIVES: FORMULAS}
+        assert texts[path].count(before) == 1
+        texts[path] = texts[path].replace(before, after)
+        write(self.tree, {path: texts[path]})
+        tree, work = Tree.of(self.tree, "main", self.base.version, "0" * 40), self.folder / "work"
+        own = work / "changed"
+        nodes = nodes_of(self.base, tree, texts[path] if path == DERIVATIVES else None, work, self.folder / "stage")
+        fronts = [own] if nodes.unlike else [], []
+        compilers = [Compiler(self.base, work / "whole", {"DEFAULT": ()}, front, []) for front in fronts]
+        search = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], 40, nodes)
+        found = search.find({path: texts[path]} if path != DERIVATIVES else {}, [])
+        front = self.folder / "libtorch.so"
+        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        header, functions, kernels = code(texts[DERIVATIVES])
+        made = {HEADER: header, GENERATED + "Functions.cpp": functions, GENERATED + "VariableType_0.cpp": kernels}
+        whole = self.built({**texts, **made}, self.folder / "oracle/libtorch_cpu.so")
+        return self.printed(str(front)), self.printed(library=whole), list(found.told)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return Base(tmp_path_factory.mktemp("nodes"))
+
+
+@pytest.fixture
+def base(made: Base, monkeypatch: pytest.MonkeyPatch) -> Iterator[Base]:
+    def generate(nodes: Nodes, native: Path, derivatives: Path) -> None:
+        assert native.read_text().count("func:") == derivatives.read_text().count("name:")
+        header, *texts = code(derivatives.read_text())
+        files = dict(zip(SOURCES, [*texts, ""]))
+        write(nodes.folders[0], {HEADER: header, **{GENERATED + name: text for name, text in files.items()}})
+
+    monkeypatch.setattr(Nodes, "_generate", generate)
+    yield made
+    git(made.tree, "checkout", "--quiet", "--force", "main")
+
+
+NODES = f"{GENERATED}Functions.cpp"
+EFFECTIVE = {
+    "a hidden formula": (
+        (MANUAL, "grad / 2", "grad / 4"),
+        {f"{MANUAL} (changed)", f"{NODES} (the 1 node of half, calling half_backward)"},
+    ),
+    "an entry": (
+        (DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)"),
+        {
+            f"{MANUAL} (has half_backward, which Functions.cpp calls)",
+            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
+        },
+    ),
+    "what is saved": (
+        (DERIVATIVES, "self: third_backward(grad)", "self: grad * self"),
+        {f"{MAKER} (makes ThirdBackward0)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTIVE)
+def test_a_formula_takes_effect(base: Base, name: str) -> None:
+    edit, expected = EFFECTIVE[name]
+    here, whole, told = base.planted(*edit)
+    assert here == whole != base.printed()
+    assert set(told) == expected or expected < set(told)
+
+
+REFUSED = {
+    "what all kernels call": (
+        (MANUAL, "a < 0 ? 0 : a", "a < 0 ? 1 : a"),
+        f"{MANUAL}:7 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
+        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
+    ),
+    "a node that others make too": (
+        (MANUAL, "grad / 5", "grad / 6"),
+        "FifthBackward0 is also made by the base's torch::autograd::VariableType::{}::twin",
+    ),
+    "a kernel that is written by hand": (
+        (DERIVATIVES, "copied(Tensor self) -> Tensor\n  self: grad", "copied(Tensor self) -> Tensor\n  self: grad * 2"),
+        f"{DERIVATIVES}:13 changes copied, whose autograd kernel PyTorch does not generate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_formula_that_would_not_run_is_refused(base: Base, name: str) -> None:
+    edit, reason = REFUSED[name]
+    with pytest.raises(ForkError) as error:
+        base.planted(*edit)
+    assert reason in str(error.value)
+
+
+def test_an_entry_that_the_release_has_otherwise(base: Base) -> None:
+    shipped = {SHIPPED + "autograd/derivatives.yaml": FORMULAS.replace("third_backward(grad)", "grad / 3")}
+    write(base.base.site, shipped)
+    try:
+        with pytest.raises(ForkError, match=f"{DERIVATIVES}:4 changes an entry that torch 2.13.0 has otherwise"):
+            base.planted(DERIVATIVES, "self: third_backward(grad)", "self: third_backward(grad) * 2")
+    finally:
+        write(base.base.site, {SHIPPED + "autograd/derivatives.yaml": FORMULAS})
+
+
+@pytest.mark.parametrize(
+    "schema", ["half(Tensor a)", "half_(Tensor a)", "half.out(Tensor a)", "_foreach_half_(Tensor[] a)", "half_copy()"]
+)
+def test_operators_whose_nodes_are_generated_together(schema: str) -> None:
+    assert operator(schema) == operator("_half(Tensor a)") == "half"
