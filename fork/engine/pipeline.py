@@ -18,6 +18,7 @@ from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.fork import Fork, environment
+from fork.engine.nodes import HEADER, structs
 from fork.engine.replace import added_entries, replace_sources
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
@@ -203,6 +204,14 @@ def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) 
         if process.DISK_FULL in done.stderr:
             raise ForkError(f"the disk is full at {generated}: free some space and try again")
         raise ForkError(f"PyTorch's generators reject {cause(done.stderr, native, derivatives)} (all of it: {log})")
+    own, theirs = (
+        structs(text) for text in ((generated / "autograd" / HEADER).read_text(), fork.base.read(HEADER) or "")
+    )
+    if taken := sorted(own.keys() & theirs.keys()):
+        raise ForkError(
+            f"{NATIVE_FUNCTIONS} adds an operator whose node {taken[0]} would take the place of the base's: "
+            "give the operator a name of its own"
+        )
     for entry in yaml.safe_load(native.read_text()):
         if "method" in entry.get("variants", ""):
             name = entry["func"].partition("(")[0]

@@ -135,9 +135,9 @@ class Base(Small):
         tree, work = Tree.of(self.tree, "main", self.base.version, "0" * 40), self.folder / "work"
         own = work / "changed"
         nodes = nodes_of(self.base, tree, texts[path] if path == DERIVATIVES else None, work, self.folder / "stage")
-        fronts = [own] if nodes.unlike else [], []
-        compilers = [Compiler(self.base, work / "whole", {"DEFAULT": ()}, front, []) for front in fronts]
-        search = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], 40, nodes)
+        released = Compiler(self.base, work / "whole", {"DEFAULT": ()}, [], [])
+        compiler = released.including([own]) if nodes.unlike else released
+        search = Replacement(tree, Libraries(self.base, work), compiler, released, 40, nodes)
         found = search.find({path: texts[path]} if path != DERIVATIVES else {}, [])
         front = self.folder / "libtorch.so"
         compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
