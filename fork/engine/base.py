@@ -15,12 +15,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fork import process
+from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.lock import alone
 
@@ -92,10 +93,22 @@ class Base:
 
     @cached_property
     def probe(self) -> Probe:
-        """What only the base's own Python can say; it is asked once, since the import of torch takes seconds."""
+        """What only the base's own Python can say; `remember` asks it once, since the import of torch takes seconds."""
         variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TORCH_FORK": str(self.site)}
         failed = f"torch {self.version} in {self.site} cannot be imported"
         return Probe(**json.loads(process.run([self.python, "-c", PROBE], failed, env=variables, cwd="/")))
+
+    def remember(self, folder: Path) -> None:
+        """Takes from the folder what `probe` said of this torch in an earlier process, or leaves it there."""
+        name = digest(str(self.python).encode(), self.record_text.encode(), PROBE.encode())
+        file = folder / f"probe-{name}.json"
+        if file.is_file():
+            self.__dict__["probe"] = Probe(**json.loads(file.read_text()))
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(".part")
+            part.write_text(json.dumps(asdict(self.probe)))
+            part.replace(file)
 
     @property
     def torch(self) -> Path:
@@ -164,8 +177,8 @@ class Base:
             if not expected:
                 continue
             file = self.site / path
-            digest = hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
-            found = "sha256=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+            hashed = hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
+            found = "sha256=" + base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
             if found != expected or not file.is_file():
                 raise ForkError(
                     f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "

@@ -122,6 +122,7 @@ def _make(fork: Fork, stage: Path) -> None:
     made_of, state = fork.digest(), fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
     fork.base.check(fork.base.resized())
+    fork.base.remember(fork.home / "work")
     changed = [path for path in state if fork.series.replaces(path)]
     if NATIVE_FUNCTIONS in state or changed:
         toolchain.check_tools(fork.base)
