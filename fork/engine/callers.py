@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -51,6 +52,9 @@ class Libraries:
         self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
         self._known = Held(frozenset(), frozenset(), {}, {}, {}, {})
         self._asked: set[str] = set()
+        made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
+        self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
+        self._answers: dict[str, list[list[str]]] = json.loads(self._kept.read_text()) if self._kept.is_file() else {}
         rows = self._ask(["*"])
         if bare := next((row[1] for row in rows if row[0] == "bare"), None):
             raise ForkError(
@@ -63,9 +67,11 @@ class Libraries:
         for row in rows:
             self.files[row[1]] += row[0] == "file"
 
-    def held(self, names: Iterable[str]) -> Held:
-        """What is known of these names, and of all that were asked for before."""
-        fresh = sorted(set(names) - self._asked)
+    def held(self, reached: Iterable[str], names: Iterable[str]) -> Held:
+        """What is known of all names that were asked for; who reaches them only of those in `reached`."""
+        wanted = set(reached)
+        quiet = {f"?{name}" for name in {*names} - wanted - self._asked}
+        fresh = sorted((wanted | quiet) - self._asked)
         if fresh:
             self._asked.update(fresh)
             rows = self._ask(fresh)
@@ -73,8 +79,8 @@ class Libraries:
             users: dict[str, list[Caller]] = defaultdict(list, self._known.users)
             slots: dict[str, list[tuple[str, int]]] = defaultdict(list, self._known.slots)
             for row in rows:
-                if row[0] == "slot":
-                    slots[row[1]].append((row[2].rpartition("/")[2], int(row[3])))
+                if row[0] == "slot" and (place := (row[2].rpartition("/")[2], int(row[3]))) not in slots[row[1]]:
+                    slots[row[1]].append(place)
                 if row[0] in ("direct", "uses") and not OTHERS.match(row[3]):
                     found = direct if row[0] == "direct" else users
                     found[row[1]].append(Caller(row[3], row[4], row[2]))
@@ -98,29 +104,29 @@ class Libraries:
 
     def _ask(self, names: list[str]) -> list[list[str]]:
         """What the program says of these names; it reads hundreds of megabytes, so its words are kept."""
-        asked = "\n".join(names)
-        kept = self._work / "references" / digest(self._base.record_text.encode(), PROGRAM.read_bytes(), asked.encode())
-        if not kept.is_file():
-            program = self._program()
-            question = kept.with_suffix(".asked")
-            tree.write(question.parent, question.name, asked + "\n")
+        fresh = [name for name in names if name not in self._answers]
+        if fresh:
+            if not self._program.is_file():
+                self._make_program()
+            tree.write(self._work, "references.asked", "\n".join([*fresh, ""]))
             said = process.run(
-                ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', program, *self._paths],
+                ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', self._program, *self._paths],
                 "the base's libraries cannot be read",
-                env={"ASKED": str(question)},
+                env={"ASKED": str(self._work / "references.asked")},
             )
-            question.unlink()
-            tree.write(kept.parent, kept.name, said)
-        return [line.split("\t") for line in kept.read_text().splitlines()]
+            own = {name: list[list[str]]() for name in fresh}
+            for row in (line.split("\t") for line in said.splitlines()):
+                name = row[1] if row[0] in ("symbol", "direct", "uses", "slot") else "*"
+                own.get(name, own.get(f"?{name}", [])).append(row)
+            self._answers |= own
+            tree.write(self._work, self._kept.name, json.dumps(self._answers))
+        return [row for name in names for row in self._answers[name]]
 
-    def _program(self) -> Path:
-        made = self._work / f"references-{digest(PROGRAM.read_bytes())}"
-        if not made.is_file():
-            made.parent.mkdir(parents=True, exist_ok=True)
-            part = made.with_suffix(".part")
-            process.run([toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o", part], f"{PROGRAM.name} does not compile")
-            part.replace(made)
-        return made
+    def _make_program(self) -> None:
+        self._program.parent.mkdir(parents=True, exist_ok=True)
+        part = self._program.with_suffix(".part")
+        process.run([toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o", part], f"{PROGRAM.name} does not compile")
+        part.replace(self._program)
 
 
 # Other projects inside the library call nothing of PyTorch: four bytes of their code only look like a call. The names

@@ -222,6 +222,7 @@ def readable(name: str) -> str:
     return text
 
 
+@cache
 def called(name: str) -> str:
     """A function's or variable's qualified name, without its arguments and its templates' ones."""
     text = re.sub(r"^(?:vtable|typeinfo|typeinfo name|guard variable|VTT) for ", "", readable(plain(name)))
@@ -238,6 +239,7 @@ def called(name: str) -> str:
     return "".join(head).strip().rpartition(" ")[2]
 
 
+@cache
 def identifier(name: str) -> str:
     """The last word of that: what the text of a program calls it; of a constructor, the class."""
     return re.sub(r"\W+", " ", called(name)).split()[-1] if re.search(r"\w", called(name)) else name

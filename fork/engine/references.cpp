@@ -1,7 +1,7 @@
 // Tells of symbols, whose names it reads, how the libraries of the command line
 // hold them, and which of their own code and tables lead to them without the
 // table of the dynamic linker (PLT, GOT), so that no other definition can take
-// their place there.
+// their place there. Of a name with a `?` in front it does not tell the latter.
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
@@ -35,6 +35,8 @@
 #include <vector>
 
 namespace {
+
+using Names = std::unordered_set<std::string>;
 
 struct Symbol {
   uint64_t address;
@@ -72,11 +74,11 @@ class Library {
     sections_ = reinterpret_cast<const Elf64_Shdr*>(data_ + header_->e_shoff);
   }
 
-  void tell(const std::unordered_set<std::string>& names) {
-    read(names);
+  void tell(const Names& names, const Names& quiet) {
+    read(names, quiet);
     for (int n = 0; n < header_->e_shnum; ++n) {
       if (sections_[n].sh_type == SHT_RELA) {
-        slots(sections_[n], names);
+        slots(sections_[n], names, quiet);
       }
     }
     std::sort(symbols_.begin(), symbols_.end(), [](auto& one, auto& other) {
@@ -104,14 +106,14 @@ class Library {
     return reinterpret_cast<const T*>(data_ + offset);
   }
 
-  void read(const std::unordered_set<std::string>& names) {
+  void read(const Names& names, const Names& quiet) {
     bool listed = false;
     for (int n = 0; n < header_->e_shnum; ++n) {
       const Elf64_Shdr& section = sections_[n];
       const bool dynamic = section.sh_type == SHT_DYNSYM;
       if (dynamic || section.sh_type == SHT_SYMTAB) {
         listed = listed || !dynamic;
-        table(section, dynamic, names);
+        table(section, dynamic, names, quiet);
       }
     }
     if (!listed || header_->e_machine != EM_X86_64) {
@@ -122,7 +124,8 @@ class Library {
   void table(
       const Elf64_Shdr& section,
       bool dynamic,
-      const std::unordered_set<std::string>& names) {
+      const Names& names,
+      const Names& quiet) {
     const char* strings = at<char>(sections_[section.sh_link].sh_offset);
     const auto* first = at<Elf64_Sym>(section.sh_offset);
     const char* file = "";
@@ -166,7 +169,8 @@ class Library {
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.
       const bool function = type == STT_FUNC || type == STT_GNU_IFUNC;
-      if (type != STT_TLS && (function || exported_.count(name) == 0)) {
+      if (quiet.count(name) == 0 && type != STT_TLS &&
+          (function || exported_.count(name) == 0)) {
         const uint64_t size =
             type == STT_FUNC ? 1 : std::max<uint64_t>(symbol.st_size, 1);
         wanted_.push_back(
@@ -257,7 +261,8 @@ class Library {
   // Tables that the loader fills with addresses of this library, without names.
   void slots(
       const Elf64_Shdr& section,
-      const std::unordered_set<std::string>& names) {
+      const Names& names,
+      const Names& quiet) {
     const Elf64_Shdr& table = sections_[section.sh_link];
     const auto* symbols = at<Elf64_Sym>(table.sh_offset);
     const char* strings = at<char>(sections_[table.sh_link].sh_offset);
@@ -274,7 +279,7 @@ class Library {
       const uint64_t offset = first[n].r_offset;
       const auto place = static_cast<long long>(offset);
       std::printf("slot\t%s\t%s\t%lld\n", name, path_, place);
-      if (kind == R_X86_64_GLOB_DAT &&
+      if (quiet.count(name) == 0 && kind == R_X86_64_GLOB_DAT &&
           ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) {
         wanted_.push_back({offset, offset + 1, name, false, true});
       }
@@ -330,18 +335,22 @@ class Library {
   const Elf64_Shdr* sections_ = nullptr;
   std::vector<Symbol> symbols_;
   std::vector<Wanted> wanted_;
-  std::unordered_set<std::string> exported_;
+  Names exported_;
   std::set<std::string> told_;
 };
 
 } // namespace
 
 int main(int count, char** words) {
-  std::unordered_set<std::string> names;
+  Names names, quiet;
   for (std::string line; std::getline(std::cin, line);) {
+    if (line[0] == '?') {
+      line.erase(0, 1);
+      quiet.insert(line);
+    }
     names.insert(line);
   }
   for (int n = 1; n < count; ++n) {
-    Library(words[n]).tell(names);
+    Library(words[n]).tell(names, quiet);
   }
 }

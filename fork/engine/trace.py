@@ -90,18 +90,29 @@ class Trace:
                 yield source, one
 
     def held(self) -> Held:
-        """What the base has of the names of all objects."""
-        return self._libraries.held(name for _, one in self.objects() for name in {*one.defined, *one.undefined})
+        """What the base has of the names of all objects, and who reaches what a change can concern."""
+        reached: set[str] = set()
+        for source, one in self.objects():
+            if source.path.startswith(GENERATED):
+                reached |= {name for name in one.defined if name.startswith("_ZTV") and MAKES.fullmatch(readable(name))}
+            else:
+                reached |= {name for name in one.defined if self._own(source, one, name)}
+        names = (name for _, one in self.objects() for name in {*one.defined, *one.undefined})
+        return self._libraries.held(reached, names)
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
-        if one.defined[name].binding != GLOBAL and identifier(name) not in self._own_words(source):
-            return []  # of a header that the branch does not change
+        if source.path.startswith(GENERATED):
+            # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
+            return []
+        if not self._own(source, one, name):
+            return []
         return [caller for caller in held.direct.get(name, ()) if not self.covered(caller, [source])]
 
-    def _own_words(self, source: Source) -> set[str]:
-        """The words of what a change of this source can define; a generated one defines no templates."""
-        return self._words if source.path.startswith(GENERATED) else self._words | source.words
+    def _own(self, source: Source, one: Object, name: str) -> bool:
+        """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
+        word = identifier(name) if one.defined[name].binding != GLOBAL else ""
+        return not word or word in self._words or (word in source.words and not source.path.startswith(GENERATED))
 
     def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Those of them in sources that are not compiled."""
@@ -165,8 +176,7 @@ class Trace:
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
         symbol = one.defined[name]
-        own = symbol.binding == GLOBAL or identifier(name) in self._own_words(source)  # else of an unchanged header
-        if differs and own and name in held.exported and (symbol.hidden or name in held.bound):
+        if differs and self._own(source, one, name) and name in held.exported and (symbol.hidden or name in held.bound):
             self._problems.append(say(source, name, "is bound to the base's own definition inside its library"))
 
     def _trace_node(self, name: str, held: Held) -> None:
