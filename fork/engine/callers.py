@@ -37,7 +37,7 @@ class Held:
     hidden: Mapping[str, str]
     direct: Mapping[str, list[Caller]]
     users: Mapping[str, list[Caller]]
-    slots: Mapping[str, list[tuple[str, int]]]
+    slots: Mapping[str, set[tuple[str, int]]]
 
 
 class Libraries:
@@ -77,10 +77,10 @@ class Libraries:
             rows = self._ask(fresh)
             direct: dict[str, list[Caller]] = defaultdict(list, self._known.direct)
             users: dict[str, list[Caller]] = defaultdict(list, self._known.users)
-            slots: dict[str, list[tuple[str, int]]] = defaultdict(list, self._known.slots)
+            slots: dict[str, set[tuple[str, int]]] = defaultdict(set, self._known.slots)
             for row in rows:
-                if row[0] == "slot" and (place := (row[2].rpartition("/")[2], int(row[3]))) not in slots[row[1]]:
-                    slots[row[1]].append(place)
+                if row[0] == "slot":
+                    slots[row[1]].add((row[2].rpartition("/")[2], int(row[3])))
                 if row[0] in ("direct", "uses") and not OTHERS.match(row[3]):
                     found = direct if row[0] == "direct" else users
                     found[row[1]].append(Caller(row[3], row[4], row[2]))

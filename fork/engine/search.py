@@ -261,7 +261,7 @@ class Replacement:
             if not source.path.startswith(GENERATED):
                 told.append(f"{source.path} ({source.why})")
         slots = self._libraries.held((), symbols).slots
-        places = [(name, library, at) for name in sorted(set(symbols)) for library, at in slots.get(name, ())]
+        places = [(name, library, at) for name in sorted(set(symbols)) for library, at in sorted(slots.get(name, ()))]
         return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated))
 
     def _told_nodes(self) -> list[str]:
