@@ -123,7 +123,10 @@ def options(series: Series) -> Iterator[str]:
 
 
 def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
-    for file in sorted(filter(Path.is_file, {*series.files(), *map(series.description_file, series.outline())})):
+    states = (series.state(commit).items() for commit in series.commits)
+    theirs = {file for state in states for path, file in state if series.replaces(path)}  # PyTorch's own words
+    files = {*series.files(), *map(series.description_file, series.outline())} - theirs
+    for file in sorted(filter(Path.is_file, files)):
         lines = file.read_text().splitlines()
         for number, line in enumerate(lines, 1):
             if found := mark.search(line):
