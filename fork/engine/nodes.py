@@ -110,6 +110,12 @@ def structs(header: str) -> dict[str, str]:
     return {found[1]: found[0] for found in STRUCT.finditer(header)}
 
 
+def node_of(symbol: str) -> str:
+    """The node whose table of functions a symbol names, which whoever makes the node uses; else nothing."""
+    found = MAKES.fullmatch(readable(symbol)) if symbol.startswith("_ZTV") else None
+    return found[1] if found else ""
+
+
 def holder(caller: Caller) -> set[str]:
     """The generated nodes and kernels whose code a function of the base is part of."""
     parts = HOLDER.findall(readable(caller.name))

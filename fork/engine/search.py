@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
-from fork.engine.nodes import GENERATED, MAKES, Nodes, holder
-from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier, readable
+from fork.engine.nodes import GENERATED, Nodes, holder, node_of
+from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier
 from fork.engine.trace import CHANGED, Source, Trace, is_of, say
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
@@ -255,9 +255,8 @@ class Replacement:
             for one in source.new:
                 bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
                 (python if bindings else objects).append(one.file)
-                symbols += [
-                    name for name, symbol in one.defined.items() if symbol.binding == GLOBAL and not symbol.hidden
-                ]
+                shown = [name for name, symbol in one.defined.items() if not symbol.hidden]
+                symbols += [name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)]
             if not source.path.startswith(GENERATED):
                 told.append(f"{source.path} ({source.why})")
         slots = self._libraries.held((), symbols).slots
@@ -266,8 +265,7 @@ class Replacement:
 
     def _told_nodes(self) -> list[str]:
         """A phrase for the generated sources: how many nodes, of which operators, and why."""
-        tables = (name for _, one in self._trace.objects() for name in one.defined if name.startswith("_ZTV"))
-        count = sum(bool(MAKES.fullmatch(readable(name))) for name in tables)
+        count = sum(bool(node_of(name)) for _, one in self._trace.objects() for name in one.defined)
         if self._nodes is None or not self._generated:
             return []
         why = " or ".join(sorted(set(self._nodes.reasons.values())))

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fork.checkout.changed import Text
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
-from fork.engine.nodes import GENERATED, MAKES, Nodes, holder
+from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.whole import Compiler
 from fork.weave.cpp import code_of
@@ -94,7 +94,7 @@ class Trace:
         reached: set[str] = set()
         for source, one in self.objects():
             if source.path.startswith(GENERATED):
-                reached |= {name for name in one.defined if name.startswith("_ZTV") and MAKES.fullmatch(readable(name))}
+                reached |= set(filter(node_of, one.defined))
             else:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
         names = (name for _, one in self.objects() for name in {*one.defined, *one.undefined})
@@ -181,14 +181,14 @@ class Trace:
 
     def _trace_node(self, name: str, held: Held) -> None:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
-        made = MAKES.fullmatch(readable(name)) if self._nodes and name.startswith("_ZTV") else None
-        for caller in held.users.get(name, ()) if made else ():
-            assert made is not None and self._nodes is not None
+        node = node_of(name)
+        for caller in held.users.get(name, ()) if node and self._nodes else ():
+            assert self._nodes is not None
             who, parts = called(caller.name), holder(caller)
             again = self.covered(caller, list(self._sources.values()))
-            constructed = who.endswith(f"::{made[1]}::{made[1]}")
-            if constructed or (not again and (parts or made[1] in self._nodes.unlike)):
-                self._problems.append(f"{made[1]} is also made by the base's {who}, which is not compiled again")
+            constructed = who.endswith(f"::{node}::{node}")
+            if constructed or (not again and (parts or node in self._nodes.unlike)):
+                self._problems.append(f"{node} is also made by the base's {who}, which is not compiled again")
 
     def _trace_left(self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]) -> None:
         """What the base has registered, and the source does not register again, must lead to nothing that differs."""

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.xdist_group("replace"), pytest.mark.long]
 NONZERO = "aten/src/ATen/native/Nonzero.cpp"
 KERNEL = "aten/src/ATen/native/cuda/Kernel.cu"
 SOBOL = "aten/src/ATen/native/Sobol.cpp"
-# Two of PyTorch's functions in words of our own: one that the base exports, and one that it hides and calls.
+MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
+# PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
 SOURCES = {
     KERNEL: "void kernel() {\n  return;\n}\n",
     NONZERO: """\
@@ -46,6 +47,17 @@ at::Tensor cdot_pow2(const at::Tensor& bits) {
 }
 
 } // namespace at::native::sobol_utils
+""",
+    MANUAL: """\
+#include <torch/csrc/autograd/FunctionsManual.h>
+
+namespace torch::autograd::generated::details {
+
+at::Tensor sinc_backward(const at::Tensor& grad, const at::Tensor& self) {
+  return grad * self;
+}
+
+} // namespace torch::autograd::generated::details
 """,
 }
 
@@ -122,6 +134,37 @@ def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None
     edit(tree, KERNEL, "return;", "return (void)0;")
     assert build(tree) == 1
     assert f"{KERNEL} changes code of the GPU that exists" in capsys.readouterr().err
+
+
+def test_an_entry_of_an_operator_that_the_base_has(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another kernel is refused, and so is a new operator whose node would be that of another."""
+    kernels = "    CPU, CUDA, MPS: sinc_out\n"
+    edit(tree, NATIVE_FUNCTIONS, kernels, f"{kernels}    ZeroTensor: sinc_mine\n")
+    assert build(tree) == 1
+    assert "adds `ZeroTensor: sinc_mine` to an entry, compiled into PyTorch's libraries" in capsys.readouterr().err
+    git(tree, "checkout", "--quiet", "--force", "mine")
+    schema = "sinc.mine(Tensor self, int n) -> Tensor"
+    kernel = "dispatch:\n    CompositeExplicitAutograd: sinc_mine\n\n"
+    edit(tree, NATIVE_FUNCTIONS, "- func: sinc(Tensor self)", f"- func: {schema}\n  {kernel}- func: sinc(Tensor self)")
+    edit(tree, DERIVATIVES, "- name: sinc(Tensor self)", f"- name: {schema}\n  self: grad\n\n- name: sinc(Tensor self)")
+    assert build(tree) == 1
+    assert "whose node SincBackward0 would take the place of the base's" in capsys.readouterr().err
+
+
+def test_a_hidden_formula(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The node that calls it is generated again, and the kernel, whose forward mode calls it too."""
+    edit(tree, MANUAL, "grad * self", "grad * self * 3")
+    assert build(tree) == 0
+    said = capsys.readouterr().out
+    assert f"replaced {MANUAL} (changed)\n" in said
+    assert "Functions.cpp (the 1 node of sinc, calling sinc_backward)\n" in said
+    code = """
+import torch
+x = torch.full((1,), 2.0, requires_grad=True)
+torch.sinc(x).backward()
+print(x.grad.item(), torch.func.jvp(torch.sinc, (x.detach(),), (torch.ones(1),))[1].item())
+"""
+    assert python(tree, code) == "6.0 6.0"
 
 
 def test_a_formula(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
