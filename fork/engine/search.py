@@ -18,6 +18,7 @@ from fork.engine.objects import GLOBAL, Object, called, changed_sections, identi
 from fork.engine.trace import CHANGED, Source, Trace, is_of, say
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
+from fork.series import DERIVATIVES
 from fork.weave.cpp import code_of
 from fork.weave.registrations import dropped, left
 
@@ -178,6 +179,10 @@ class Replacement:
             error = self._missing(failed)
             print(f"error    {error}", flush=True)
             raise ForkError(f"compiling {source.path} failed: {error}")
+        if self._nodes and source.path.startswith(GENERATED):
+            changed = ", ".join(f"{DERIVATIVES}:{line}" for line in self._nodes.changed.values())
+            error = re.sub(r"^.*?error: ", "", failed.error)
+            raise ForkError(f"{changed or 'the nodes'} gives code that does not compile for the wheel: {error}")
         self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {self._missing(failed)}")
 
     def _missing(self, failed: Failed) -> str:
