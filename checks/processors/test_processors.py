@@ -96,10 +96,10 @@ def test_a_test_fails_is_skipped_or_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_document_names_what_was_left_out() -> None:
     row = Row("OMP_NUM_THREADS=5", "5 threads")
-    tests = {"T.test_every_dtype_float32": "passed", "T.test_every_dtype_float64": "left out", "T.test_b": "left out"}
+    tests = {"T.test_strides_float32": "passed", "T.test_strides_float64": "left out", "T.test_b": "left out"}
     text = processors.document([processors.outcome(row, [said(tests)], 9.0)], quick(), "Here.")
     assert "| `OMP_NUM_THREADS=5` | ATen AVX2, 2 threads, " in text and "| 1 | 0 | 0 | 2 | 9 s |" in text
-    assert "* `OMP_NUM_THREADS=5`, left out for time: test_b (1 of 1), test_every_dtype (1 of 2)." in text
+    assert "* `OMP_NUM_THREADS=5`, left out for time: test_b (1 of 1), test_strides (1 of 2)." in text
     assert "* `qemu -cpu EPYC-Milan` was left out, because qemu-x86_64 was not found." in text
     guide = processors.GUIDE.read_text()
     assert text in fill(guide, {processors.KEY: text}, "guide")
