@@ -23,7 +23,6 @@ PARITY = {
         "backward of either output": "TestGradients.test_every_subset_of_inputs_and_gradients",
         "double backward of every subset": "TestGradients.test_every_subset_of_the_double_backward",
         "every subset of tangents": "TestGradients.test_every_subset_of_tangents",
-        "third derivative": "TestGradients.test_third_derivative",
         "vmap over every choice of in_dims": "TestTransforms.test_vmap_over_every_choice_of_in_dims",
     },
     "subsystem": {
