@@ -48,11 +48,7 @@ class Branch:
         if not (branch.checkout / ".git").is_dir():
             branch.folder.mkdir(parents=True, exist_ok=True)
             process.run(["git", "clone", "-q", "--shared", branch.tree, branch.checkout], f"{tree} cannot be cloned")
-            brought = branch.tree / SUBMODULES
-            if brought.is_dir() and not (branch.checkout / SUBMODULES).exists():
-                (branch.checkout / SUBMODULES).symlink_to(brought)
-                with (branch.checkout / ".git/info/exclude").open("a") as file:
-                    file.write(f"{SUBMODULES}\n")
+        branch._bring_submodules()
         branch.reset()
         return branch
 
@@ -87,6 +83,19 @@ class Branch:
         command, *rest = words
         options = ["--checkout", str(self.checkout), command, "--build", str(self.folder / "build")]
         return run([sys.executable, "-m", "fork", *options, *rest])
+
+    def _bring_submodules(self) -> None:
+        """Fills them with links to what the tree has; for Git, a folder without a .git is a submodule left out."""
+        for theirs in sorted((self.tree / SUBMODULES).glob("*/")):
+            ours = self.checkout / SUBMODULES / theirs.name
+            if ours.is_dir() and any(ours.iterdir()):
+                continue  # PyTorch's own files
+            ours.mkdir(parents=True, exist_ok=True)
+            for entry in theirs.iterdir():
+                if entry.name != ".git":
+                    (ours / entry.name).symlink_to(entry)
+            with (self.checkout / ".git/info/exclude").open("a") as file:
+                file.write(f"/{SUBMODULES}/{theirs.name}/\n")
 
     def _git(self, *words: str) -> str:
         return process.run(["git", "-C", self.checkout, *words], f"git {words[0]} of {self.checkout} failed")
