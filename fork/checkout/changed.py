@@ -20,9 +20,9 @@ from fork.weave.difference import hunks
 LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
 ELSEWHERE = re.compile(r"/(?:cuda|hip|mps|metal|vulkan|xpu|mtia|miopen|cudnn|test|tests|benchmarks?)/")
 RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
-KINDS = ("cpp", "cc", "cu", "h", "hpp", "cuh")
+KINDS = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh")
 SOURCES = (".cpp", ".cc")
-INCLUDE = re.compile(r'^(?P<file>[^:]+):\s*#\s*include\s*[<"](?P<name>[^">]+)', re.MULTILINE)
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,12 @@ class Tree:
         return cls(checkout, since, since, False)
 
     def read(self, path: str) -> str | None:
-        return self.checkout.read_at(self.release, path)
+        return self._texts.get(path) or self.checkout.read_at(self.release, path)
+
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The files of PyTorch's libraries, read at once: a process for each takes longer than the compiler."""
+        return self.checkout.texts_at(self.release, LIBRARIES, KINDS)
 
     def text(self, path: str, branch: str | None = None) -> Text:
         """The source of a path: unchanged, or with what the branch changed in it brought to the release."""
@@ -110,8 +115,15 @@ class Tree:
 
     def naming(self, word: str) -> list[str]:
         """The files of PyTorch's libraries that name something."""
-        found = self._grep("-l", "-w", "-F", "-e", word)
-        return sorted(line for line in found.splitlines() if _compiled(line))
+        if word not in self._naming:
+            named = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
+            files = (path for path, text in self._texts.items() if word in text and named.search(text))
+            self._naming[word] = sorted(filter(_compiled, files))
+        return self._naming[word]
+
+    @cached_property
+    def _naming(self) -> dict[str, list[str]]:
+        return {}
 
     def includers(self, headers: Iterable[str]) -> list[str]:
         """The files that include one of these headers, or a header that does, and the headers themselves."""
@@ -126,20 +138,12 @@ class Tree:
     @cached_property
     def _including(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
-        for row in INCLUDE.finditer(self._grep("-E", "-e", r"^[[:space:]]*#[[:space:]]*include")):
-            name = row["name"]
-            beside = str(PurePosixPath(row["file"]).with_name(PurePosixPath(name).name))
-            for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
-                found[path].add(row["file"])
+        for file, text in self._texts.items():
+            for name in INCLUDE.findall(text):
+                beside = str(PurePosixPath(file).with_name(PurePosixPath(name).name))
+                for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
+                    found[path].add(file)
         return found
-
-    def _grep(self, *words: str) -> str:
-        kinds = [f":(glob){folder}/**/*.{kind}" for folder in LIBRARIES for kind in KINDS]
-        try:
-            found = self.checkout.git("grep", *words, self.release, "--", *kinds)
-        except ForkError:  # It ends so where nothing is found.
-            return ""
-        return re.sub(rf"^{self.release}:", "", found, flags=re.MULTILINE)
 
 
 def _compiled(path: str) -> bool:

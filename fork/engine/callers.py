@@ -49,6 +49,9 @@ class Libraries:
         self._base, self._work = base, work
         self.gpu = base.cuda is not None
         packaged = base.site / "torchgen/packaged"
+        # All that PyTorch's generators read: their programs, their templates, and the lists of operators.
+        kinds = (".py", ".cpp", ".h", ".yaml", ".ini")
+        self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
         self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
         self._known = Held(frozenset(), frozenset(), {}, {}, {}, {})
         self._asked: set[str] = set()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
+from fork.engine.headers import changed_names, generated
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier
 from fork.engine.trace import CHANGED, Source, Trace, is_of, say
@@ -67,8 +68,12 @@ class Replacement:
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
         including = self._tree.includers(headers)
-        self._refuse_generated(headers, including)
+        names = self._changed_names(headers, including)
+        if names is None or generated(names, self._libraries.generators):
+            self._refuse_generated(headers, including)
         for path in including:
+            if names is not None and not names & self._words_of(path):
+                continue
             if path.endswith(SOURCES) and path not in changed and self._libraries.has_source(path):
                 self._add(self._tree.text(path), "includes a changed header", True)
             elif path.endswith(".cu") and self._libraries.gpu:
@@ -95,6 +100,14 @@ class Replacement:
             self._refuse_many()
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
+
+    def _changed_names(self, headers: Sequence[str], including: Sequence[str]) -> set[str] | None:
+        """What the branch changes in headers, where nobody who does not name it is concerned."""
+        texts = {}
+        for path in headers:
+            branch = (self._tree.checkout.path / path).read_text()
+            texts[path] = (self._tree.read(path) or "", self._tree.merged(path, branch))
+        return changed_names(texts, including, self._tree.read)
 
     def _refuse_generated(self, headers: Sequence[str], including: Sequence[str]) -> None:
         """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
