@@ -65,8 +65,10 @@ REAL = (
     '      {}, ": expected real numbers, since complex ones have no order, but got ", self.scalar_type());\n'
 )
 TOPK = '"topk()"'
-ARRAY = r"std::optional<bool> requires_grad"
-PYTHON = "torch/csrc/autograd/python_torch_functions_manual.cpp"
+BAG_CHECK = """  TORCH_CHECK(
+      offsets.numel() > 0 || indices.numel() == 0,
+      "embedding_bag: expected an offset for ", indices.numel(), " indices, but got none");
+"""
 
 FIXES = (
     Fix(
@@ -129,36 +131,16 @@ FIXES = (
         ),
     ),
     Fix(
-        "asarray",
-        170897,
-        "asarray takes requires_grad away from the tensor that it is given",
-        "Python binding, and a declaration in a header",
+        "embedding_bag",
+        175487,
+        "embedding_bag of float64 without offsets ends the process",
+        "an exported function that other sources call",
         (
-            Edit("torch/csrc/utils/tensor_new.h", "at::Tensor asarray(", r"bool requires_grad", ARRAY),
-            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"(?<!<)bool requires_grad\)", f"{ARRAY})"),
             Edit(
-                "torch/csrc/utils/tensor_new.cpp",
-                "Tensor asarray(",
-                r"  Tensor tensor;\n",
-                "  Tensor tensor;\n  const bool wished = requires_grad.value_or(\n"
-                "      THPVariable_Check(obj) && THPVariable_Unpack(obj).requires_grad());\n",
-            ),
-            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"-1, 0, requires_grad", "-1, 0, wished"),
-            Edit("torch/csrc/utils/tensor_new.cpp", "Tensor asarray(", r"!requires_grad\)", "!wished)"),
-            Edit(
-                "torch/csrc/utils/tensor_new.cpp",
-                "Tensor asarray(",
-                r"tensor\.set_requires_grad\(requires_grad\);",
-                "if (tensor.is_leaf()) tensor.set_requires_grad(wished);",
-            ),
-            Edit(
-                PYTHON, "static PyObject* THPVariable_asarray(", r"bool requires_grad=False", "bool? requires_grad=None"
-            ),
-            Edit(
-                PYTHON,
-                "static PyObject* THPVariable_asarray(",
-                r"auto requires_grad = r\.toBool\(",
-                "auto requires_grad = r.toBoolOptional(",
+                f"{NATIVE}/EmbeddingBag.cpp",
+                "void check_arguments(",
+                r"(?=  AT_DISPATCH_INDEX_TYPES\(offsets)",
+                BAG_CHECK,
             ),
         ),
     ),

@@ -30,7 +30,8 @@ class Caller:
 @dataclass(frozen=True)
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
-    directly; who uses variables and vtables by the table; and where its libraries, by name, have what they look up."""
+    directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; and
+    where the one that hides a function has it."""
 
     exported: frozenset[str]
     bound: frozenset[str]
@@ -38,6 +39,7 @@ class Held:
     direct: Mapping[str, list[Caller]]
     users: Mapping[str, list[Caller]]
     slots: Mapping[str, set[tuple[str, int]]]
+    places: Mapping[str, tuple[str, int]]
 
 
 class Libraries:
@@ -46,14 +48,14 @@ class Libraries:
     def __init__(self, base: Base, work: Path) -> None:
         names = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
         self._paths = [path for name in names if (path := base.torch / "lib" / name).is_file()]
-        self._base, self._work = base, work
+        self._base, self.work = base, work
         self.gpu = base.cuda is not None
         packaged = base.site / "torchgen/packaged"
         # All that PyTorch's generators read: their programs, their templates, and the lists of operators.
         kinds = (".py", ".cpp", ".h", ".yaml", ".ini")
         self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
         self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
-        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {})
+        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {}, {})
         self._asked: set[str] = set()
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
         self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
@@ -87,6 +89,10 @@ class Libraries:
                 if row[0] in ("direct", "uses") and not OTHERS.match(row[3]):
                     found = direct if row[0] == "direct" else users
                     found[row[1]].append(Caller(row[3], row[4], row[2]))
+            places: dict[str, set[tuple[str, int]]] = defaultdict(set)
+            for row in rows:
+                if row[0] == "place":
+                    places[row[1]].add((row[2].rpartition("/")[2], int(row[3])))
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
             self._known = Held(
                 self._known.exported | kinds["exported"].keys(),
@@ -95,6 +101,7 @@ class Libraries:
                 direct,
                 users,
                 slots,
+                {**self._known.places, **{name: where.pop() for name, where in places.items() if len(where) == 1}},
             )
         return self._known
 
@@ -111,18 +118,18 @@ class Libraries:
         if fresh:
             if not self._program.is_file():
                 self._make_program()
-            tree.write(self._work, "references.asked", "\n".join([*fresh, ""]))
+            tree.write(self.work, "references.asked", "\n".join([*fresh, ""]))
             said = process.run(
                 ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', self._program, *self._paths],
                 "the base's libraries cannot be read",
-                env={"ASKED": str(self._work / "references.asked")},
+                env={"ASKED": str(self.work / "references.asked")},
             )
             own = {name: list[list[str]]() for name in fresh}
             for row in (line.split("\t") for line in said.splitlines()):
-                name = row[1] if row[0] in ("symbol", "direct", "uses", "slot") else "*"
+                name = row[1] if row[0] in ("symbol", "place", "direct", "uses", "slot") else "*"
                 own.get(name, own.get(f"?{name}", [])).append(row)
             self._answers |= own
-            tree.write(self._work, self._kept.name, json.dumps(self._answers))
+            tree.write(self.work, self._kept.name, json.dumps(self._answers))
         return [row for name in names for row in self._answers[name]]
 
     def _make_program(self) -> None:

@@ -5,6 +5,8 @@
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
+//   place NAME LIBRARY OFFSET
+//     There it has a hidden function.
 //   direct NAME LIBRARY FUNCTION FILE
 //     FUNCTION holds the reference; FILE is its source where it is local to it.
 //   uses NAME LIBRARY FUNCTION FILE
@@ -165,6 +167,10 @@ class Library {
             bound ? "protected" : "exported");
       } else if (exported_.count(name) == 0) {
         std::printf("symbol\t%s\t%s\thidden\n", name, path_);
+        if (type == STT_FUNC && visibility != STV_DEFAULT) {
+          const auto place = static_cast<unsigned long long>(symbol.st_value);
+          std::printf("place\t%s\t%s\t%llu\n", name, path_, place);
+        }
       }
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.

@@ -14,9 +14,10 @@ from pathlib import Path
 from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
 from fork.engine.headers import changed_names, generated
+from fork.engine.hidden import is_other, leading
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier
-from fork.engine.trace import CHANGED, Source, Trace, is_of, say
+from fork.engine.trace import CHANGED, SUPPLIED, Source, Trace, is_of, say
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.series import DERIVATIVES
@@ -269,17 +270,28 @@ class Replacement:
         python: list[Path] = []
         told: list[str] = []
         symbols: list[str] = []
+        calls: dict[bool, set[str]] = {False: set(), True: set()}
         for source in self._sources.values():
             for one in source.new:
                 bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
                 (python if bindings else objects).append(one.file)
+                calls[bindings] |= one.undefined
                 shown = [name for name, symbol in one.defined.items() if not symbol.hidden]
                 symbols += [name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)]
             if not source.path.startswith(GENERATED):
                 told.append(f"{source.path} ({source.why})")
+        for bindings, group in ((False, objects), (True, python)):
+            if hidden := self._hidden(calls[bindings]):
+                group.append(leading(hidden, self._libraries.work))
         slots = self._libraries.held((), symbols).slots
         places = [(name, library, at) for name in sorted(set(symbols)) for library, at in sorted(slots.get(name, ()))]
         return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated))
+
+    def _hidden(self, names: set[str]) -> dict[str, tuple[str, int]]:
+        """Where the base has what it hides of these names, and no compiled source has."""
+        places, own = self._trace.held().places, {name for _, one in self._trace.objects() for name in one.defined}
+        wanted = (name for name in names - own if not is_other(name) and not SUPPLIED.match(called(name)))
+        return {name: places[name] for name in wanted if name in places}
 
     def _told_nodes(self) -> list[str]:
         """A phrase for the generated sources: how many nodes, of which operators, and why."""

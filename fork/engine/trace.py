@@ -145,7 +145,7 @@ class Trace:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
-                if OWN.match(called(name)) and not SUPPLIED.match(called(name)):
+                if name not in held.places and OWN.match(called(name)) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
         return told
 
