@@ -167,7 +167,8 @@ class Library {
             bound ? "protected" : "exported");
       } else if (exported_.count(name) == 0) {
         std::printf("symbol\t%s\t%s\thidden\n", name, path_);
-        if (type == STT_FUNC && visibility != STV_DEFAULT) {
+        // Behind the locals of all files, the linker has what it made local.
+        if (type == STT_FUNC && !*file) {
           const auto place = static_cast<unsigned long long>(symbol.st_value);
           std::printf("place\t%s\t%s\t%llu\n", name, path_, place);
         }

@@ -24,6 +24,7 @@ from fork.series import DERIVATIVES
 from fork.weave.cpp import code_of
 from fork.weave.registrations import dropped, left
 
+SAID = 12  # reasons are told at most
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
@@ -57,6 +58,7 @@ class Replacement:
         self._sources: dict[str, Source] = {}
         self._generated: set[str] = set()  # the operators whose nodes are among them
         self._words: set[str] = set()  # of the headers that the branch changes
+        self._known_words: dict[str, set[str]] = {}  # of sources, by path
         self._problems: list[str] = []
         self._trace = Trace(libraries, self._sources, self._words, self._problems, nodes)
 
@@ -144,9 +146,10 @@ class Replacement:
             self._sources[text.path] = Source(text, "", False, compiler)
 
     def _refuse(self) -> None:
-        if self._problems:
-            head = "what the branch changes would not run, or not everywhere:" if self._problems[1:] else ""
-            raise ForkError("\n  ".join(filter(None, [head, *dict.fromkeys(self._problems)])))
+        if problems := list(dict.fromkeys(self._problems)):
+            head = "what the branch changes would not run, or not everywhere:" if problems[1:] else ""
+            more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
+            raise ForkError("\n  ".join(filter(None, [head, *problems[:SAID], more])))
 
     def _refuse_many(self) -> None:
         count = len(self._sources)
@@ -239,7 +242,9 @@ class Replacement:
             )
 
     def _words_of(self, path: str) -> set[str]:
-        return set(re.findall(r"\w+", self._tree.read(path) or ""))
+        if path not in self._known_words:
+            self._known_words[path] = set(re.findall(r"\w+", self._tree.read(path) or ""))
+        return self._known_words[path]
 
     def _add_holder(self, source: Source, name: str) -> None:
         """The source that defines what a compiled one calls and the base hides."""

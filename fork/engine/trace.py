@@ -43,8 +43,12 @@ class Source:
         return self.text.path
 
     @cached_property
+    def code(self) -> str:
+        return code_of(self.text.after)
+
+    @cached_property
     def words(self) -> set[str]:
-        return set(re.findall(r"\w+", code_of(self.text.after)))
+        return set(re.findall(r"\w+", self.code))
 
     @cached_property
     def _concerned(self) -> set[str] | None:
@@ -227,7 +231,7 @@ class Trace:
 
 def say(source: Source, name: str, what: str) -> str:
     """A sentence about a symbol of a source, with its line."""
-    found = re.search(rf"\b{re.escape(identifier(name))}\b", code_of(source.text.after))
+    found = re.search(rf"\b{re.escape(identifier(name))}\b", source.code)
     line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
     return f"{source.path}:{line} `{called(name)}` {what}"
 

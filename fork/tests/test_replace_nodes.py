@@ -173,10 +173,7 @@ EFFECTIVE = {
     ),
     "an entry": (
         (DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)"),
-        {
-            f"{MANUAL} (has half_backward, which Functions.cpp calls)",
-            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
-        },
+        {f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},  # It calls the base's half_backward.
     ),
     "what is saved": (
         (DERIVATIVES, "self: third_backward(grad)", "self: grad * self"),

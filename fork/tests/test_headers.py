@@ -1,0 +1,52 @@
+"""Of a changed header, the tool tells which names the change concerns, and whether generated code may have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fork.engine.headers import changed_names, generated
+from fork.tests.helpers import write
+
+HEADER = """\
+#pragma once
+#define LIMIT 4
+namespace at {
+int shown(int a);
+inline int twice(int a) { return shown(a) * 2; }
+struct Shape {
+  int sides;
+};
+} // namespace at
+"""
+USER = "#include <A.h>\nint use() { return at::twice(1); }\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "names"),
+    [
+        ("shown(int a)", "shown(long a)", {"shown", "twice"}),
+        ("* 2", "* 3", {"twice"}),
+        ("int a);", "int a); // of all", set()),
+        ("LIMIT 4", "LIMIT 5", None),
+        ("int sides", "long sides", None),
+    ],
+)
+def test_names_that_a_change_concerns(before: str, after: str, names: set[str] | None) -> None:
+    headers = {"A.h": (HEADER, HEADER.replace(before, after))}
+    assert changed_names(headers, ["A.h", "use.cpp"], lambda path: USER) == names
+
+
+def test_another_header_may_pass_a_name_on() -> None:
+    headers = {"A.h": (HEADER, HEADER.replace("* 2", "* 3"))}
+    assert changed_names(headers, ["A.h", "B.h"], lambda path: USER) is None
+    assert changed_names(headers, ["A.h", "B.h"], lambda path: "#include <A.h>\n") == {"twice"}
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("cumsum", True), ("cumsum_stub", True), ("THPVariable_cumsum", True), ("asarray", False)]
+)
+def test_generated_code_joins_names(tmp_path: Path, name: str, found: bool) -> None:
+    files = write(tmp_path, {"functions.yaml": "- func: cumsum(Tensor self) -> Tensor\n"})
+    assert generated({name}, [files / "functions.yaml"]) == found
