@@ -1,7 +1,7 @@
 """`python -m bench.fixes TREE`: merged bug fixes of PyTorch, from red to green on an installed wheel.
 
 For each fix (changes.py), its test (tests/) fails on this Python's torch. Then the fix is written into a clone of the
-checkout, the tool builds that branch, and the test passes on the fork. The table says how long that took.
+checkout, the tool builds that branch from nothing, and the test passes on the fork. The table says how long that took.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def tried(branch: Branch, fix: Fix) -> list[str]:
     if not before.status:
         raise ForkError(f"{fix.test.name} passes on torch {torch.__version__}, which has this fix already")
     branch.reset()
+    branch.forget()
     for edit in fix.edits:
         edit.apply(branch.checkout)
     built = branch.fork("build")
