@@ -55,15 +55,20 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
 
 
 def _others(checkout: Path, site: Path) -> list[Path]:
-    """The headers of other projects, as far as the checkout has its submodules; no wheel has all of them."""
+    """The headers of other projects, as far as the checkout has its submodules, and pip has brought those of MKL."""
     top = checkout / "third_party"
     inner = ("fbgemm/third_party/asmjit/src", "ideep/mkl-dnn/include", "kineto/libkineto/include", "protobuf/src")
     numpy = (site / "numpy/_core/include", site / "numpy/core/include")
     qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
+    brought = site.parents[2] / "include"
     plain = ("gloo", "onnx", "tensorpipe", "eigen", "miniz-3.0.2", "opentelemetry-cpp/api/include", "cpp-httplib")
     return [
         folder
-        for folder in (*sorted(top.glob("*/include")), *(top / name for name in inner + plain), top, qnnpack, *numpy)
+        for folder in (
+            *sorted(top.glob("*/include")),
+            *(top / name for name in inner + plain),
+            *(top, qnnpack, *numpy, brought),
+        )
         if folder.is_dir()
     ]
 

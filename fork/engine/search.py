@@ -203,10 +203,12 @@ class Replacement:
         self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {self._missing(failed)}")
 
     def _missing(self, failed: Failed) -> str:
-        """The compiler's error, and of a header of another project the submodule that has it."""
+        """The compiler's error, and of a header of another project what brings it: a submodule, or a package."""
         header = re.search(r"fatal error: (\w+)[/.].*No such file", failed.error)
         if header is None:
             return failed.error
+        if header[1].startswith("mkl"):
+            return f"{failed.error}; `pip install mkl-include` brings it"
         top = self._tree.checkout.path / "third_party"
         names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
         advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
