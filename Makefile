@@ -12,11 +12,11 @@ demo: setup
 	$(FORK) build
 	$(VENV)/bin/python examples/attn.py
 
-# What a change is trusted by: at most ten minutes on two cores after `make demo`.
+# What a change is trusted by. The aim is ten minutes on two cores after `make demo`.
 test: setup
 	$(VENV)/bin/python -m bench.parts test lint unit last
 
-# All else, in at most thirty more. What `make test` has shown on the same files does not run again.
+# All else; the aim is thirty minutes more. What `make test` has shown on the same files does not run again.
 test-all: setup
 	$(VENV)/bin/python -m bench.parts test-all long check emulated cuda
 
