@@ -20,11 +20,11 @@ def changed_names(
     `headers` has the text before and after of each; `including`, who includes them, also by other headers.
     """
     names: set[str] = set()
-    for before, after in headers.values():
-        found = concerned(before, after)
+    for before, after in [*headers.values()] * len(headers):  # as often as a name can pass from one to another
+        found = concerned(before, after, names)
         if found is None:
             return None
-        names |= found
+        names = found
     passed_on = (path for path in including if path.endswith((".h", ".hpp", ".cuh")) and path not in headers)
     if any(names & words(read(path) or "") for path in passed_on):
         return None  # by a macro or an inline function of that header

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fork.weave.declarations import Redeclared, redeclared
 from fork.weave.definitions import concerned
 from fork.weave.registrations import dropped, left
 
@@ -53,6 +54,57 @@ Sum fifth();
 def test_what_a_change_concerns(old: str, new: str, names: set[str] | None) -> None:
     assert BEFORE.count(old) == 1
     assert concerned(BEFORE, BEFORE.replace(old, new)) == names
+
+
+def test_what_a_header_concerns() -> None:
+    """A function that it declares otherwise concerns whoever names it, though no text of the source changes."""
+    assert concerned(BEFORE, BEFORE) == set()
+    assert concerned(BEFORE, BEFORE, {"middle"}) == {"middle", "high", "fourth_out"}
+
+
+HEADER = """\
+#pragma once
+#include <ATen/A.h>
+namespace at::details {
+// first(a) is a comment.
+API Tensor first(const Tensor& a, const char* name = "one");
+std::tuple<Tensor, std::function<void(int)>>
+second(std::vector<int> a = {});
+#ifdef WITH_THIRD
+void third(int a);
+#endif
+struct Pair { int first(); };
+inline int fourth() { return 1; }
+} // namespace at::details
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"one"', '"two"', {"first": 5}),
+        ("std::vector<int> a = {}", "std::vector<int> a = {1}", {"second": 6}),
+        ("a comment", "a remark", {}),
+        ("void third(int a);\n", "", {"third": 9}),
+        ("void third(int a);\n#endif\n", "#endif\nvoid third(int a);\n", {"third": 9}),
+        ("struct Pair", "Tensor& fifth();\nTensor& first(\n  int a);\nstruct Pair", {"fifth": 11, "first": 12}),
+        # What can change the meaning of others, or has its code in the header.
+        ("A.h", "B.h", ("#include <ATen/B.h>", 2)),
+        ("namespace at::details {", "namespace at::inner {", ("namespace at::inner {", 3)),
+        ("WITH_THIRD", "WITHOUT", ("#ifdef WITHOUT", 8)),
+        ("int first();", "int first(int a);", ("int first(int a);", 11)),
+        ("return 1", "return 2", ("return 2;", 12)),
+        ("void third", "static void third", ("static void third(int a);", 9)),
+        ("void third", "void operator+", ("void operator+(int a);", 9)),
+        ("void third", "DEFINE_THIRD", ("DEFINE_THIRD(int a);", 9)),
+        ("} // namespace", "extern int sixth;\n} // namespace", ("extern int sixth;", 13)),
+        ("} // namespace", "Pair seventh = Pair();\n} // namespace", ("Pair seventh = Pair();", 13)),
+    ],
+)
+def test_what_a_header_declares_otherwise(old: str, new: str, expected: dict[str, int] | tuple[str, int]) -> None:
+    assert HEADER.count(old) == 1
+    found = redeclared(HEADER, HEADER.replace(old, new))
+    assert found == (Redeclared(expected, None) if isinstance(expected, dict) else Redeclared({}, expected))
 
 
 REGISTRATIONS = """\

@@ -44,6 +44,17 @@ def test_another_header_may_pass_a_name_on() -> None:
     assert changed_names(headers, ["A.h", "B.h"], lambda path: "#include <A.h>\n") == {"twice"}
 
 
+def test_a_header_that_the_branch_changes_too_passes_a_name_on() -> None:
+    other = (
+        "#include <A.h>\nnamespace at {\ninline int fourfold(int a) { return twice(a) * 2; }\nint beside(int a);\n}\n"
+    )
+    headers = {
+        "B.h": (other, other.replace("beside(int", "beside(long")),
+        "A.h": (HEADER, HEADER.replace("* 2", "* 3")),
+    }
+    assert changed_names(headers, headers, lambda path: "") == {"twice", "fourfold", "beside"}
+
+
 @pytest.mark.parametrize(
     ("name", "found"), [("cumsum", True), ("cumsum_stub", True), ("THPVariable_cumsum", True), ("asarray", False)]
 )

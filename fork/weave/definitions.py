@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Collection
 
 from fork.weave.cpp import DIRECTIVE, _closing, code_of
 from fork.weave.cpp_inverse import SCOPE, without_comments
@@ -15,13 +16,14 @@ IMPLICIT = {"begin", "end", "swap", "get"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def concerned(before: str, after: str) -> set[str] | None:
-    """The names of the definitions that differ, and of those that name such a one; None where that cannot be told.
+def concerned(before: str, after: str, others: Collection[str] = ()) -> set[str] | None:
+    """The names of the definitions that differ, and of those that name such a one or one of `others`; None where that
+    cannot be told.
 
     A compiler may translate an unchanged function in another way; this tells such differences from those that count.
     """
     old, new = Counter(_items(before)), Counter(_items(after))
-    found: set[str] = set()
+    found = set(others)
     for item in [*(new - old), *(old - new)]:
         names = _names(item)
         if names is None or item.startswith("#"):  # a header can ask for a macro, too

@@ -1,0 +1,73 @@
+"""Which functions the change of a C++ header declares otherwise, where it changes nothing but such declarations."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from fork.weave.cpp import DIRECTIVE, code_of
+from fork.weave.cpp_inverse import SCOPE, without_comments
+from fork.weave.difference import hunks
+
+INSIDE = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+PIECE = re.compile(rf"(?:{DIRECTIVE.pattern})|(?:{INSIDE}|[^(){{}};#])*[{{}};]", re.MULTILINE)
+HEAD = re.compile(r"(?:[\w:]+[\s&*]+)+(\w+)\s*$")
+# What has a definition beside it, or is no function, and what the language calls without its name.
+OTHERS = re.compile(r"\b(?:template|inline|static|constexpr|struct|class|union|enum|using|typedef|friend|operator)\b")
+MACRO = re.compile(r"[A-Z][A-Z0-9_]+|__\w+")
+
+
+@dataclass(frozen=True)
+class Redeclared:
+    """The functions whose declarations differ, each with its line; or `other`: what else does, and its line."""
+
+    names: dict[str, int]
+    other: tuple[str, int] | None
+
+
+def redeclared(before: str, after: str) -> Redeclared:
+    """`before` and `after` are texts of one header."""
+    old, new = _pieces(before), _pieces(after)
+    names: dict[str, int] = {}
+    for a, b, c, d in hunks([text for text, _, _ in old], [text for text, _, _ in new]):
+        after_them = new[min(c, len(new) - 1)][1] if new else 1
+        gone = [(text, after_them, outer) for text, _, outer in old[a:b]]
+        for text, line, outer in [*new[c:d], *gone]:
+            name = _function(text) if outer else ""
+            if not name:
+                return Redeclared({}, (text, line))
+            names.setdefault(name, line)
+    return Redeclared(names, None)
+
+
+def _pieces(text: str) -> list[tuple[str, int, bool]]:
+    """The directives, declarations and heads of braces in their order: each with its line, and whether it stands in
+    namespaces alone."""
+    code, plain = code_of(text), without_comments(text)
+    found: list[tuple[str, int, bool]] = []
+    heads: list[str] = []
+    end = 0
+    for piece in PIECE.finditer(code):
+        start = end + len(code[end : piece.end()]) - len(code[end : piece.end()].lstrip())
+        said, end = " ".join(plain[start : piece.end()].split()), piece.end()
+        outer = all(SCOPE.fullmatch(head) for head in heads)
+        found.append((said, code.count("\n", 0, start) + 1, outer))
+        if said.endswith("{"):
+            heads.append(said[:-1].strip())
+        elif said.endswith("}") and heads:
+            heads.pop()
+    if rest := " ".join(plain[end:].split()):
+        found.append((rest, code.count("\n", 0, end) + 1, False))
+    return found
+
+
+def _function(piece: str) -> str:
+    """The function that a piece declares, and does not define; nothing for any other piece."""
+    code = code_of(piece)
+    while (less := re.sub(r"<[^<>]*>", "", code)) != code:
+        code = less
+    head, _, rest = code.partition("(")
+    found = HEAD.fullmatch(head)
+    if not found or not rest.replace(" ", "").endswith(");") or OTHERS.search(head) or MACRO.fullmatch(found[1]):
+        return ""
+    return found[1]
