@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fork import process
@@ -57,14 +58,21 @@ class Nodes:
     def calling(self, word: str) -> set[str]:
         """The operators whose formulas name a function."""
         named = re.compile(rf"\b{re.escape(word)}\b")
-        return {operator(name) for name, text in yamls.entries(self.derivatives).items() if named.search(text)}
+        return {operator(name) for name, text in self._formulas.items() if named.search(text)}
+
+    @cached_property
+    def _formulas(self) -> dict[str, str]:
+        """The entries of operators that the base has; those that the stack adds have their nodes made beside these."""
+        native = {schema.partition("(")[0] for schema in yamls.entries(self.base.read(NATIVE_FUNCTIONS) or "")}
+        found = yamls.entries(self.derivatives)
+        return {schema: text for schema, text in found.items() if schema.partition("(")[0] in native}
 
     def texts(self) -> list[Text]:
         """The generated sources of the operators and their variants."""
-        lists = {NATIVE_FUNCTIONS: self.base.read(NATIVE_FUNCTIONS) or "", DERIVATIVES: self.derivatives}
+        lists = {NATIVE_FUNCTIONS: yamls.entries(self.base.read(NATIVE_FUNCTIONS) or ""), DERIVATIVES: self._formulas}
         files = []
-        for path, whole in lists.items():
-            own = [text for name, text in yamls.entries(whole).items() if operator(name) in self.reasons]
+        for path, entries in lists.items():
+            own = [text for name, text in entries.items() if operator(name) in self.reasons]
             files.append(self.work / Path(path).name)
             write(self.work, files[-1].name, "\n".join(own))
         self._generate(*files)

@@ -37,8 +37,8 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit)
     if not tree.known:
         print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
-    headers = [path for path in texts if path.endswith((".h", ".cuh"))]
-    own = _headers(base, tree, {path: texts[path] for path in headers}, work, stage)
+    headers = {path: text for path, text in texts.items() if path.endswith((".h", ".cuh"))}
+    own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
     libraries = Libraries(base, work)
     before = [work / "headers", *_generated(work)]

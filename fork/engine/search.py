@@ -7,13 +7,13 @@ the base hides is reached directly: then whoever reaches it is compiled too, unt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
-from fork.engine.headers import changed_names, generated
+from fork.engine.headers import WORD, changed_names, generated
 from fork.engine.hidden import is_other, leading
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier
@@ -22,9 +22,12 @@ from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.series import DERIVATIVES
 from fork.weave.cpp import code_of
+from fork.weave.declarations import redeclared
 from fork.weave.registrations import dropped, left
 
 SAID = 12  # reasons are told at most
+# The templates of the nodes and kernels that are generated again for a formula.
+FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
@@ -59,23 +62,24 @@ class Replacement:
         self._generated: set[str] = set()  # the operators whose nodes are among them
         self._words: set[str] = set()  # of the headers that the branch changes
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
+        self._declared: dict[str, str] = {}  # functions that those declare otherwise which formulas use, with the line
         self._problems: list[str] = []
-        self._trace = Trace(libraries, self._sources, self._words, self._problems, nodes)
+        self._trace = Trace(libraries, self._sources, self._words, self._declared, self._problems, nodes)
 
-    def find(self, changed: Mapping[str, str], headers: Iterable[str]) -> Replaced:
-        """`changed` has the branch's text of each source that it changes."""
-        headers = list(headers)
-        for path in headers:
-            self._words |= set(re.findall(r"\w+", code_of(self._tree.checkout.read(path) or "")))
-            self._words |= set(re.findall(r"\w+", code_of((self._tree.checkout.path / path).read_text())))
+    def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
+        """`changed` and `headers` have the branch's text of each source and header that it changes."""
+        declaring = {path for path, text in headers.items() if self._declares(path, text)}
+        others = [path for path in headers if path not in declaring]
+        for path in others:
+            before = self._tree.checkout.read_at(self._tree.since, path) or ""
+            self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
-        including = self._tree.includers(headers)
-        names = self._changed_names(headers, including)
+        names = self._changed_names(others, including := self._tree.includers(others))
         if names is None or generated(names, self._libraries.generators):
-            self._refuse_generated(headers, including)
-        for path in including:
-            if names is not None and not names & self._words_of(path):
+            self._refuse_generated(others, including)
+        for path in self._tree.includers(headers):
+            if names is not None and not (names | self._declared.keys()) & self._words_of(path):
                 continue
             if path.endswith(SOURCES) and path not in changed and self._libraries.has_source(path):
                 self._add(self._tree.text(path), "includes a changed header", True)
@@ -112,22 +116,57 @@ class Replacement:
             texts[path] = (self._tree.read(path) or "", self._tree.merged(path, branch))
         return changed_names(texts, including, self._tree.read)
 
+    def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:
+        """The templates of generated code that include one of these files, each with that."""
+        known = {path.removeprefix("aten/src/"): path for path in including}
+        found: list[tuple[Path, str]] = []
+        for template in self._libraries.templates:
+            names = re.findall(r'^\s*#\s*include\s*[<"]([^">]+)', template.read_text(), re.MULTILINE)
+            found += [(template, known[name]) for name in names if name in known]
+        return found
+
     def _refuse_generated(self, headers: Sequence[str], including: Sequence[str]) -> None:
         """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
-        known = {path.removeprefix("aten/src/"): path for path in including}
-        for template in self._libraries.templates:
-            included = re.findall(r'^\s*#\s*include\s*[<"]([^">]+)', template.read_text(), re.MULTILINE)
-            if found := next((known[name] for name in included if name in known), None):
-                way = "" if found in headers else f", by {found},"
+        for template, found in self._included(including)[:1]:
+            way = "" if found in headers else f", by {found},"
+            self._problems.append(
+                f"{headers[0]} is included{way} by {template.name}, of which PyTorch's build generates code: "
+                "change a source instead"
+            )
+
+    def _declares(self, header: str, text: str) -> bool:
+        """Whether a change is of functions alone that a header declares for the code of formulas; their operators'
+        nodes and kernels are made again."""
+        including = self._tree.includers([header])
+        templates = self._included(including)
+        passed_on = [path for path in including if path != header and not path.endswith((*SOURCES, ".cu"))]
+        formulas = all(path == header and file.as_posix().endswith(FORMULAS) for file, path in templates)
+        if not templates or not formulas or passed_on or self._nodes is None:
+            return False
+        change = redeclared(self._tree.checkout.read_at(self._tree.since, header) or "", text)
+        if change.other:
+            self._problems.append(
+                f"{header}:{change.other[1]} changes `{change.other[0]}`, which generated code may use without a name: "
+                "change declarations of functions alone"
+            )
+        programs = [file for file in self._libraries.generators if file.suffix == ".py"]
+        fixed = {
+            word for file in (*programs, *(file for file, _ in templates)) for word in WORD.findall(file.read_text())
+        }
+        for name, line in change.names.items():
+            if name in fixed:
                 self._problems.append(
-                    f"{headers[0]} is included{way} by {template.name}, of which PyTorch's build generates code: "
-                    "change a source instead"
+                    f"{header}:{line} declares {name} otherwise, which PyTorch's generators write beside formulas too: "
+                    "declare a function of another name"
                 )
-                return
+            for operator in self._nodes.calling(name):
+                self._nodes.reasons.setdefault(operator, f"calling {name}")
+        self._declared |= {name: f"{header}:{line}" for name, line in change.names.items()}
+        return True
 
     def _add(self, text: Text, why: str, changed: bool) -> None:
         if text.path not in self._sources:
-            self._sources[text.path] = Source(text, why, changed, self._compiler)
+            self._sources[text.path] = Source(text, why, changed, self._compiler, self._declared)
 
     def _add_makers(self) -> None:
         """The sources that make a node by hand which saves other values now."""
@@ -216,6 +255,8 @@ class Replacement:
 
     def _needs_old(self, source: Source, held: Held) -> bool:
         """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""
+        if self._declared:
+            return True
         found = any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
         return found or bool(source.left) or source.why != CHANGED
 
@@ -240,6 +281,7 @@ class Replacement:
                     source,
                     name,
                     f"is hidden in {inside}, and {where} calls the base's: its source was not found",
+                    self._declared.get(word, ""),
                 )
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -34,6 +34,7 @@ class Source:
     why: str
     changed: bool  # by the branch, itself or in a header
     compiler: Compiler
+    declared: Collection[str] = ()  # functions that a header declares otherwise
     left: list[tuple[int, str]] = field(default_factory=list)
     new: list[Object] = field(default_factory=list)
     old: list[Object | None] = field(default_factory=list)
@@ -52,7 +53,7 @@ class Source:
 
     @cached_property
     def _concerned(self) -> set[str] | None:
-        return concerned(self.text.before or "", self.text.after)
+        return concerned(self.text.before or "", self.text.after, self.declared)
 
     def concerns(self, section: str) -> bool:
         """Whether the change of the text can concern a section: the function or variable that it holds."""
@@ -74,7 +75,8 @@ class Found:
 class Trace:
     """Looks at `sources` as they are at each call, and tells `problems` what would not run, or not everywhere.
 
-    `words` are those of the headers that the branch changes.
+    `words` are those of the headers that the branch changes, but of those that only declare functions otherwise, where
+    `declared` names these, with their lines.
     """
 
     def __init__(
@@ -82,10 +84,12 @@ class Trace:
         libraries: Libraries,
         sources: Mapping[str, Source],
         words: set[str],
+        declared: Mapping[str, str],
         problems: list[str],
         nodes: Nodes | None,
     ) -> None:
         self._libraries, self._sources, self._words = libraries, sources, words
+        self._declared = declared
         self._problems, self._nodes = problems, nodes
 
     def objects(self) -> Iterator[tuple[Source, Object]]:
@@ -101,6 +105,7 @@ class Trace:
                 reached |= set(filter(node_of, one.defined))
             else:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
+        reached |= {name for _, name in self._redeclared()}
         names = (name for _, one in self.objects() for name in {*one.defined, *one.undefined})
         return self._libraries.held(reached, names)
 
@@ -151,7 +156,19 @@ class Trace:
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
                 if name not in held.places and OWN.match(called(name)) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
+        sources = list(self._sources.values())
+        for source, name in self._redeclared():
+            callers = [caller for caller in held.direct.get(name, ()) if not self.covered(caller, sources)]
+            told.callers.extend((source, name, caller) for caller in callers)
         return told
+
+    def _redeclared(self) -> Iterator[tuple[Source, str]]:
+        """The functions that a header declares otherwise, as they are now and were: whoever calls one is concerned."""
+        for source in self._sources.values() if self._declared else ():
+            objects = [one for one in (*source.new, *source.old) if one]
+            for name in sorted({name for one in objects for name in (*one.defined, *one.undefined)}):
+                if identifier(name) in self._declared:
+                    yield source, name
 
     def _differing(self, held: Held) -> tuple[dict[Object, set[str]], Callable[[str], bool]]:
         """The sections of each object that the branch changes, and whether a name leads out of the objects."""
@@ -229,8 +246,10 @@ class Trace:
                 )
 
 
-def say(source: Source, name: str, what: str) -> str:
-    """A sentence about a symbol of a source, with its line."""
+def say(source: Source, name: str, what: str, place: str = "") -> str:
+    """A sentence about a symbol of a source, with its line there or another place."""
+    if place:
+        return f"{place} `{called(name)}` {what}"
     found = re.search(rf"\b{re.escape(identifier(name))}\b", source.code)
     line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
     return f"{source.path}:{line} `{called(name)}` {what}"

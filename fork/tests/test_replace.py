@@ -175,7 +175,7 @@ class Small:
             texts[path] = texts[path].replace(before, after)
         write(self.tree, texts)
         changed = {path: text for path, text in texts.items() if text != SOURCES[path]}
-        headers = [path for path in changed if path.endswith(".h")]
+        headers = {path: text for path, text in changed.items() if path.endswith(".h")}
         tree = Tree.of(self.tree, "main", self.base.version, "0" * 40)
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"

@@ -7,6 +7,7 @@ lines here stand for these generators: they write such code for the operators th
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled
 
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
+CHECKED = "torch/csrc/autograd/Checked.cpp"
+DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MAKER = f"{FOLDER}/Maker.cpp"
+Edit = tuple[str, str, str]  # of a file: text before, and after
 SHIPPED = "torchgen/packaged/"
 OPERATORS = ("half", "third", "fifth", "twin", "copied")
 FORMULAS = "\n".join(
@@ -36,36 +40,48 @@ FORMULAS = "\n".join(
 NATIVE = "\n".join(f"- func: {name}(Tensor self) -> Tensor\n" for name in OPERATORS)
 DETAILS = "namespace torch::autograd::generated::details {\n"
 WRITTEN = {
-    f"{FOLDER}/Library.h": f"""\
+    f"{FOLDER}/Library.h": """\
 #pragma once
 #define TORCH_API __attribute__((visibility("default")))
-namespace torch {{
+namespace torch {
 using Kernel = int (*)(int);
-struct TORCH_API Library {{
+struct TORCH_API Library {
   void impl(const char* name, Kernel kernel);
-}};
+};
 TORCH_API int by_hand(int a);
-}} // namespace torch
-namespace torch::autograd {{
-struct TORCH_API Node {{
+} // namespace torch
+namespace torch::autograd {
+struct TORCH_API Node {
   virtual ~Node() = default;
   virtual int apply(int grad) = 0;
-}};
+};
 TORCH_API int run(Node* node, int grad);
-}} // namespace torch::autograd
+} // namespace torch::autograd
+""",
+    DECLARED: f"""\
+#pragma once
+#include <ATen/native/Library.h>
 {DETAILS}
-int half_backward(int grad);
+int half_backward(int grad, int by = 2);
 int third_backward(int grad);
-int fifth_backward(int grad);
+int fifth_backward(
+    int grad);
 int checked(int a);
+int undefined(int a);
+inline int same(int a) {{ return a; }}
 }} // namespace torch::autograd::generated::details
 """,
     MANUAL: f"""\
-#include <ATen/native/Library.h>
+#include <{DECLARED}>
 {DETAILS}
-int half_backward(int grad) {{ return grad / 2; }}
+int half_backward(int grad, int by) {{ return grad / by; }}
 int third_backward(int grad) {{ return grad / 3; }}
 int fifth_backward(int grad) {{ return grad / 5; }}
+}} // namespace torch::autograd::generated::details
+""",
+    CHECKED: f"""\
+#include <{DECLARED}>
+{DETAILS}
 int checked(int a) {{ return a < 0 ? 0 : a; }}
 }} // namespace torch::autograd::generated::details
 """,
@@ -98,7 +114,7 @@ def code(formulas: str) -> tuple[str, str, str]:
     """What the generators write of these entries: the header, the nodes, and the kernels with their registration."""
     found = [entry for entry in re.findall(r"- name: (\w+)\(.*\n +self: (.+)", formulas) if entry[0] != "copied"]
     head = "#pragma once\n#include <ATen/native/Library.h>\nnamespace torch::autograd::generated {\n"
-    include = f"#include <{HEADER}>\n"
+    include = f"#include <{HEADER}>\n#include <{DECLARED}>\n"
     nodes = f"{include}namespace torch::autograd::generated {{\nusing namespace details;\n"
     kernels = f"{include}namespace torch::autograd::VariableType {{\nnamespace {{\n"
     for name, formula in found:
@@ -125,20 +141,30 @@ class Base(Small):
         git(self.tree, "commit", "--quiet", "--amend", "--no-edit")
         lists = {"autograd/derivatives.yaml": FORMULAS, "ATen/native/native_functions.yaml": NATIVE}
         write(self.base.site, {SHIPPED + path: text for path, text in lists.items()})
+        templates = {
+            f"autograd/templates/{name}.cpp": f"#include <{DECLARED}>\n" for name in ("Functions", "VariableType")
+        }
+        templates["autograd/gen_variable_type.py"] = 'CHECK = "undefined({name})"\n'
+        write(self.base.site, {SHIPPED + path: text for path, text in templates.items()})
 
-    def planted(self, path: str, before: str, after: str) -> tuple[str, str, list[str]]:
-        """What the base prints with a change in front; what the library prints built with it; what is replaced."""
+    def planted(self, *edits: Edit, limit: int = 40) -> tuple[str, str, list[str]]:
+        """What the base prints with changes in front; what the library prints built with them; what is replaced."""
         texts = {**WRITTEN, DERIVATIVES: FORMULAS}
-        assert texts[path].count(before) == 1
-        texts[path] = texts[path].replace(before, after)
-        write(self.tree, {path: texts[path]})
+        for path, before, after in edits:
+            assert texts[path].count(before) == 1
+            texts[path] = texts[path].replace(before, after)
+        changed = {path: texts[path] for path, _, _ in edits}
+        write(self.tree, changed)
         tree, work = Tree.of(self.tree, "main", self.base.version, "0" * 40), self.folder / "work"
         own = work / "changed"
-        nodes = nodes_of(self.base, tree, texts[path] if path == DERIVATIVES else None, work, self.folder / "stage")
+        headers = {path: text for path, text in changed.items() if path.endswith(".h")}
+        shutil.rmtree(own, ignore_errors=True)
+        write(own, headers)
+        nodes = nodes_of(self.base, tree, changed.get(DERIVATIVES), work, self.folder / "stage")
         released = Compiler(self.base, work / "whole", {"DEFAULT": ()}, [], [])
-        compiler = released.including([own]) if nodes.unlike else released
-        search = Replacement(tree, Libraries(self.base, work), compiler, released, 40, nodes)
-        found = search.find({path: texts[path]} if path != DERIVATIVES else {}, [])
+        compiler = released.including([own]) if nodes.unlike or headers else released
+        search = Replacement(tree, Libraries(self.base, work), compiler, released, limit, nodes)
+        found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
         compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
         header, functions, kernels = code(texts[DERIVATIVES])
@@ -166,17 +192,81 @@ def base(made: Base, monkeypatch: pytest.MonkeyPatch) -> Iterator[Base]:
 
 
 NODES = f"{GENERATED}Functions.cpp"
-EFFECTIVE = {
+EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
     "a hidden formula": (
-        (MANUAL, "grad / 2", "grad / 4"),
+        [
+            (MANUAL, "grad / by", "grad / by / 2"),
+        ],
         {f"{MANUAL} (changed)", f"{NODES} (the 1 node of half, calling half_backward)"},
     ),
+    "a signature": (
+        [
+            (DECLARED, "third_backward(int grad)", "third_backward(int grad, int by)"),
+            (
+                MANUAL,
+                "third_backward(int grad) { return grad / 3",
+                "third_backward(int grad, int by) { return grad / by",
+            ),
+            (DERIVATIVES, "third_backward(grad)", "third_backward(grad, 4)"),
+        ],
+        {
+            f"{MANUAL} (changed)",
+            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
+        },
+    ),
+    "an argument's default": (
+        [
+            (DECLARED, "by = 2", "by = 4"),
+        ],
+        {f"{NODES} (the 1 node of half, calling half_backward)"},
+    ),
+    "an argument's default, which the formula of a new operator takes too": (
+        [
+            (DECLARED, "by = 2", "by = 4"),
+            (
+                DERIVATIVES,
+                "- name: third",
+                "- name: fresh(Tensor self) -> Tensor\n  self: half_backward(grad)\n\n- name: third",
+            ),
+        ],
+        {f"{NODES} (the 1 node of half, calling half_backward)"},
+    ),
+    "an overload": (
+        [
+            (
+                DECLARED,
+                "int third_backward(int grad);",
+                "int third_backward(int grad);\nint third_backward(long grad);",
+            ),
+            (MANUAL, "int fifth", "int third_backward(long grad) { return grad / 6; }\nint fifth"),
+            (DERIVATIVES, "third_backward(grad)", "third_backward(long(grad))"),
+        ],
+        {
+            f"{MANUAL} (changed)",
+            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
+        },
+    ),
+    "a declaration": (
+        [
+            (DECLARED, "int checked", "int fourth_backward(int grad);\nint checked"),
+            (MANUAL, "int fifth", "int fourth_backward(int grad) { return grad / 4; }\nint fifth"),
+            (DERIVATIVES, "third_backward(grad)", "fourth_backward(grad)"),
+        ],
+        {
+            f"{MANUAL} (changed)",
+            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
+        },
+    ),
     "an entry": (
-        (DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)"),
+        [
+            (DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)"),
+        ],
         {f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},  # It calls the base's half_backward.
     ),
     "what is saved": (
-        (DERIVATIVES, "self: third_backward(grad)", "self: grad * self"),
+        [
+            (DERIVATIVES, "self: third_backward(grad)", "self: grad * self"),
+        ],
         {f"{MAKER} (makes ThirdBackward0)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
     ),
 }
@@ -184,28 +274,68 @@ EFFECTIVE = {
 
 @pytest.mark.parametrize("name", EFFECTIVE)
 def test_a_formula_takes_effect(base: Base, name: str) -> None:
-    edit, expected = EFFECTIVE[name]
-    here, whole, told = base.planted(*edit)
+    edits, expected = EFFECTIVE[name]
+    here, whole, told = base.planted(*edits)
     assert here == whole != base.printed()
     assert set(told) == expected or expected < set(told)
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[list[Edit], str]] = {
     "what all kernels call": (
-        (MANUAL, "a < 0 ? 0 : a", "a < 0 ? 1 : a"),
-        f"{MANUAL}:7 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
+        [
+            (CHECKED, "a < 0 ? 0 : a", "a < 0 ? 1 : a"),
+        ],
+        f"{CHECKED}:4 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
         "VariableType_0.cpp's torch::autograd::VariableType::{}::",
     ),
+    "what all kernels call, declared otherwise": (
+        [
+            (DECLARED, "checked(int a)", "checked(int a, int b = 0)"),
+            (CHECKED, "checked(int a)", "checked(int a, int b)"),
+        ],
+        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
+        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
+    ),
+    "what all kernels call, with a default that one formula takes": (
+        [
+            (DECLARED, "checked(int a)", "checked(int a = 1)"),
+            (DERIVATIVES, "third_backward(grad)", "checked()"),
+        ],
+        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
+        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
+    ),
+    "what the generators write": (
+        [
+            (DECLARED, "undefined(int a)", "undefined(int a, int b = 0)"),
+        ],
+        f"{DECLARED}:10 declares undefined otherwise, which PyTorch's generators write beside formulas too",
+    ),
+    "a function inside a header": (
+        [
+            (DECLARED, "return a;", "return a + 1;"),
+        ],
+        f"{DECLARED}:11 changes `return a + 1;`, which generated code may use without a name",
+    ),
     "a node that others make too": (
-        (MANUAL, "grad / 5", "grad / 6"),
+        [
+            (MANUAL, "grad / 5", "grad / 6"),
+        ],
         "FifthBackward0 is also made by the base's torch::autograd::VariableType::{}::twin",
     ),
     "a formula that does not compile": (
-        (DERIVATIVES, "third_backward(grad)", "thrid_backward(grad)"),
+        [
+            (DERIVATIVES, "third_backward(grad)", "thrid_backward(grad)"),
+        ],
         f"{DERIVATIVES}:4 gives code that does not compile for the wheel: 'thrid_backward' was not declared",
     ),
     "a kernel that is written by hand": (
-        (DERIVATIVES, "copied(Tensor self) -> Tensor\n  self: grad", "copied(Tensor self) -> Tensor\n  self: grad * 2"),
+        [
+            (
+                DERIVATIVES,
+                "copied(Tensor self) -> Tensor\n  self: grad",
+                "copied(Tensor self) -> Tensor\n  self: grad * 2",
+            ),
+        ],
         f"{DERIVATIVES}:13 changes copied, whose autograd kernel PyTorch does not generate",
     ),
 }
@@ -213,9 +343,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_formula_that_would_not_run_is_refused(base: Base, name: str) -> None:
-    edit, reason = REFUSED[name]
+    edits, reason = REFUSED[name]
     with pytest.raises(ForkError) as error:
-        base.planted(*edit)
+        base.planted(*edits)
     assert reason in str(error.value).replace("‘", "'").replace("’", "'")
 
 
@@ -224,7 +354,7 @@ def test_an_entry_that_the_release_has_otherwise(base: Base) -> None:
     write(base.base.site, shipped)
     try:
         with pytest.raises(ForkError, match=f"{DERIVATIVES}:4 changes an entry that torch 2.13.0 has otherwise"):
-            base.planted(DERIVATIVES, "self: third_backward(grad)", "self: third_backward(grad) * 2")
+            base.planted((DERIVATIVES, "self: third_backward(grad)", "self: third_backward(grad) * 2"))
     finally:
         write(base.base.site, {SHIPPED + "autograd/derivatives.yaml": FORMULAS})
 
