@@ -27,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--torch", metavar="VERSION", help="a release to build on (default: the installed torch)")
     parser.add_argument("--cuda", choices=("auto", "on", "off"), default="auto", help="compile the CUDA kernels")
     parser.add_argument(
-        "--many", type=at_least(1), metavar="N", default=40, help="compile up to N of PyTorch's sources (default: 40)"
+        "--many",
+        type=at_least(1),
+        metavar="N",
+        default=40,
+        help="compile up to N of PyTorch's sources and operators (default: 40)",
     )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
 

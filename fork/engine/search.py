@@ -191,11 +191,13 @@ class Replacement:
             raise ForkError("\n  ".join(filter(None, [head, *problems[:SAID], more])))
 
     def _refuse_many(self) -> None:
-        count = len(self._sources)
-        if count > self._limit:
+        sources = sum(not path.startswith(GENERATED) for path in self._sources)
+        operators = len(self._nodes.reasons) if self._nodes else 0
+        if (count := sources + operators) > self._limit:
+            nodes = f" and the nodes of {operators} operator{'s' if operators > 1 else ''}" if operators else ""
             raise ForkError(
-                f"{count} sources have to be compiled, about {count * 12 // 60 + 1} minutes of a core's time: "
-                f"`--many {count}` allows it"
+                f"{sources} source{'s' if sources != 1 else ''}{nodes} have to be compiled, about "
+                f"{(sources * 12 + operators * 2) // 60 + 1} minutes of a core's time: `--many {count}` allows it"
             )
 
     def _compile(self) -> None:

@@ -349,6 +349,11 @@ def test_a_formula_that_would_not_run_is_refused(base: Base, name: str) -> None:
     assert reason in str(error.value).replace("‘", "'").replace("’", "'")
 
 
+def test_many_nodes_need_an_option(base: Base) -> None:
+    with pytest.raises(ForkError, match="^1 source and the nodes of 1 operator have to be compiled.*`--many 2` allows"):
+        base.planted((MANUAL, "grad / by", "grad / by / 2"), limit=1)
+
+
 def test_an_entry_that_the_release_has_otherwise(base: Base) -> None:
     shipped = {SHIPPED + "autograd/derivatives.yaml": FORMULAS.replace("third_backward(grad)", "grad / 3")}
     write(base.base.site, shipped)
