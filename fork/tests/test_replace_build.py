@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.xdist_group("replace"), pytest.mark.long]
 NONZERO = "aten/src/ATen/native/Nonzero.cpp"
 KERNEL = "aten/src/ATen/native/cuda/Kernel.cu"
 SOBOL = "aten/src/ATen/native/Sobol.cpp"
+NEW = "aten/src/ATen/native/ThriceSinc.cpp"
+DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
 # PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
 SOURCES = {
@@ -66,7 +68,8 @@ at::Tensor sinc_backward(const at::Tensor& grad, const at::Tensor& self) {
 def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = bases.installed()
     lists = {path: base.read(path) or "" for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
-    tree = committed(tmp_path_factory.mktemp("replace") / "tree", {**UPSTREAM, **SOURCES, **lists})
+    headers = {DECLARED: (base.torch / "include" / DECLARED).read_text()}
+    tree = committed(tmp_path_factory.mktemp("replace") / "tree", {**UPSTREAM, **SOURCES, **lists, **headers})
     git(tree, "switch", "--quiet", "--create", "mine")
     return tree
 
@@ -195,3 +198,28 @@ print((torch.func.jvp(torch.sinh, (torch.ones(1),), (torch.ones(1),))[1] == y * 
 """
     lines = ["SinhBackward0 True", "True", "False True", "True ForeachSinhBackward0", "True", "True"]
     assert python(tree, code).splitlines() == lines
+
+
+def test_a_new_operator_beside_a_changed_formula(tree: Path) -> None:
+    """Each has its node; that of the new one calls the hidden function that the branch changes too."""
+    schema = "thrice_sinc(Tensor self) -> Tensor"
+    kernel = "  dispatch:\n    CompositeExplicitAutograd: thrice_sinc\n"
+    edit(tree, NATIVE_FUNCTIONS, "- func: sinc(Tensor self)", f"- func: {schema}\n{kernel}\n- func: sinc(Tensor self)")
+    entry = f"- name: {schema}\n  self: sinc_backward(grad, self) * 3\n"
+    edit(tree, DERIVATIVES, "- name: sinc(Tensor self)", f"{entry}\n- name: sinc(Tensor self)")
+    edit(tree, DERIVATIVES, "self: sinc_backward(grad, self)\n  result", "self: sinc_backward(grad, self, 5)\n  result")
+    declared = "sinc_backward(const at::Tensor& grad, const at::Tensor& self"
+    edit(tree, MANUAL, "const at::Tensor& self)", "const at::Tensor& self, double by)")
+    edit(tree, MANUAL, "grad * self", "grad * self * by")
+    edit(tree, DECLARED, f"{declared});", f"{declared}, double by = 2);")
+    thrice = "at::Tensor thrice_sinc(const at::Tensor& self) {\n  return self.sinc().mul(3);\n}\n"
+    write(tree, {NEW: f"#include <ATen/core/Tensor.h>\nnamespace at::native {{\n{thrice}}} // namespace at::native\n"})
+    assert build(tree) == 0
+    code = """
+import torch
+for function in (torch.sinc, torch.thrice_sinc):
+    x = torch.full((1,), 2.0, requires_grad=True)
+    function(x).backward()
+    print(x.grad.item())
+"""
+    assert python(tree, code).splitlines() == ["10.0", "12.0"]
