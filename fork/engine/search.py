@@ -75,7 +75,8 @@ class Replacement:
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
-        names = self._changed_names(others, including := self._tree.includers(others))
+        including = self._tree.includers(others)
+        names = self._changed_names({path: headers[path] for path in others}, including)
         if names is None or generated(names, self._libraries.generators):
             self._refuse_generated(others, including)
         for path in self._tree.includers(headers):
@@ -108,12 +109,9 @@ class Replacement:
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
 
-    def _changed_names(self, headers: Sequence[str], including: Sequence[str]) -> set[str] | None:
+    def _changed_names(self, headers: Mapping[str, str], including: Sequence[str]) -> set[str] | None:
         """What the branch changes in headers, where nobody who does not name it is concerned."""
-        texts = {}
-        for path in headers:
-            branch = (self._tree.checkout.path / path).read_text()
-            texts[path] = (self._tree.read(path) or "", self._tree.merged(path, branch))
+        texts = {path: (self._tree.read(path) or "", self._tree.merged(path, text)) for path, text in headers.items()}
         return changed_names(texts, including, self._tree.read)
 
     def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:

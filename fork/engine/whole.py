@@ -168,7 +168,7 @@ class Compiler:
         command += ["-MD", "-MF", str(needs), "-c", str(source), "-o", str(part)]
         done = process.attempt(command)
         if done.returncode:
-            raise Failed(unit, _first_error(done), done.stderr)
+            raise Failed(unit, _first_error(unit, done), done.stderr)
         files = needs.read_text().replace("\\\n", " ").partition(":")[2].split()
         inputs = {name: _digest(name) for name in files if not name.startswith(self._stable) and name != str(source)}
         tree.write(self._work, f"{key}.json", json.dumps(inputs))
@@ -183,8 +183,11 @@ def _digest(name: str) -> str:
     return digest(Path(name).read_bytes())
 
 
-def _first_error(done: subprocess.CompletedProcess[str]) -> str:
+def _first_error(unit: Unit, done: subprocess.CompletedProcess[str]) -> str:
+    """The compiler's first error of the text; raises where none is told, such as of a compiler that was killed."""
     if process.DISK_FULL in done.stderr:
         raise ForkError("the disk is full: free some space and try again")
-    errors = (line for line in done.stderr.splitlines() if re.search(r"\berror:", line))
-    return next(errors, process.reason(done))
+    error = next((line for line in done.stderr.splitlines() if re.search(r":\d+: .*\berror:", line)), None)
+    if error is None:
+        raise ForkError(f"the compiler stopped at {unit.named}, and not by an error in it: {process.reason(done)}")
+    return error

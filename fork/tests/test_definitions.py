@@ -56,6 +56,46 @@ def test_what_a_change_concerns(old: str, new: str, names: set[str] | None) -> N
     assert concerned(BEFORE, BEFORE.replace(old, new)) == names
 
 
+MOVES = """\
+namespace at {
+#if LARGE
+int low(int a);
+#else
+int high(int a);
+#endif
+namespace {
+int inner(int a);
+} // namespace
+#define TWICE(a) ((a) * 2)
+int last(int a) { return TWICE(a) + inner(a); }
+} // namespace at
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ("int low(int a);\n#else\n", "#else\nint low(int a);\n", {"low"}),
+        ("int inner(int a);\n} // namespace\n", "} // namespace\nint inner(int a);\n", {"inner", "last"}),
+        ("} // namespace at", "} // namespace at\nnamespace other {\nint fresh();\n}", {"fresh"}),
+        ("(a) * 2", "(a) * 3", None),
+        ("int last(int a) {", "int last(long a) {", {"last"}),  # The macro above it is not part of it.
+    ],
+)
+def test_what_moves_is_concerned(old: str, new: str, names: set[str] | None) -> None:
+    """The same text means something else under another condition, or in another namespace."""
+    assert MOVES.count(old) == 1
+    assert concerned(MOVES, MOVES.replace(old, new)) == names
+
+
+def test_a_macro_that_moves_can_concern_anybody() -> None:
+    """Behind what it was before, or what was behind it before it: both are differences."""
+    define = "#define TWICE(a) ((a) * 2)\n"
+    last = "int last(int a) { return TWICE(a) + inner(a); }\n"
+    assert MOVES.count(define + last) == 1
+    assert concerned(MOVES, MOVES.replace(define + last, last + define)) in (None, {"last"})
+
+
 def test_what_a_header_concerns() -> None:
     """A function that it declares otherwise concerns whoever names it, though no text of the source changes."""
     assert concerned(BEFORE, BEFORE) == set()

@@ -13,7 +13,7 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 from fork import process
 from fork.cli import main
 from fork.engine import base as bases
-from fork.engine import compile
+from fork.engine import compile, whole
 from fork.errors import ForkError
 from fork.tests import tiny
 from fork.tests.helpers import committed
@@ -100,6 +100,22 @@ def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
     """The first edit of a new operator calls others, and each has a header of its own."""
     with raises(ForkError, match="or the file lacks its `#include <ATen/ops/sigmoid.h>`"):
         compile._run(["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; exit 1'], tmp_path / "compile.log", {})
+
+
+@mark.parametrize(
+    ("status", "stderr", "why"),
+    [
+        (1, "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", "compilation term"),
+        (-9, "", "it was ended by "),
+    ],
+)
+def test_a_compiler_that_was_killed_blames_no_source(status: int, stderr: str, why: str) -> None:
+    unit = whole.Unit(SOURCE, "")
+    with raises(ForkError, match=f"^the compiler stopped at {SOURCE}, and not by an error in it: {why}"):
+        whole._first_error(unit, subprocess.CompletedProcess([], status, "", stderr))
+    missed = "In file included from a.cpp:1:\n/a.h:3:10: fatal error: mkl.h: No such file or directory"
+    found = whole._first_error(unit, subprocess.CompletedProcess([], 1, "", f"{missed}\n{stderr}"))
+    assert found == missed.splitlines()[1]
 
 
 PIP = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Collection
 
 from fork.weave.cpp import DIRECTIVE, _closing, code_of
 from fork.weave.cpp_inverse import SCOPE, without_comments
+from fork.weave.difference import hunks
 
 # A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
 TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
@@ -22,14 +22,15 @@ def concerned(before: str, after: str, others: Collection[str] = ()) -> set[str]
 
     A compiler may translate an unchanged function in another way; this tells such differences from those that count.
     """
-    old, new = Counter(_items(before)), Counter(_items(after))
+    old, new = _items(before), _items(after)
     found = set(others)
-    for item in [*(new - old), *(old - new)]:
-        names = _names(item)
-        if names is None or item.startswith("#"):  # a header can ask for a macro, too
-            return None
-        found |= names
-    rest = [(set(WORD.findall(item)), _names(item)) for item in new]
+    for a, b, c, d in hunks(old, new):
+        for item in (*old[a:b], *new[c:d]):
+            names = _names(item)
+            if names is None or item.startswith("#"):  # a header can ask for a macro, too
+                return None
+            found |= names
+    rest = [(set(WORD.findall(item)), _names(item)) for item in map(_text, new)]
     while True:
         more = {name for words, names in rest if words & found for name in names or ()} - found
         if any(names is None for words, names in rest if words & found):
@@ -40,25 +41,31 @@ def concerned(before: str, after: str, others: Collection[str] = ()) -> set[str]
 
 
 def _items(text: str) -> list[str]:
-    """The definitions, declarations and directives of a source, outside of and directly in its namespaces."""
+    """The definitions, declarations and directives of a source, outside of and directly in its namespaces, in their
+    order; what stands in namespaces begins with their heads, in a line of their own."""
     plain, code = without_comments(text), code_of(text)
-    items = [" ".join(line[0].split()) for line in DIRECTIVE.finditer(code) if "#line" not in line[0]]
+    lines = DIRECTIVE.finditer(code)
+    found = [(line.start(), " ".join(line[0].split())) for line in lines if "#line" not in line[0]]
     code = DIRECTIVE.sub(lambda line: re.sub(r"[^\n]", " ", line[0]), code)
+    scopes: list[str] = []
     at = start = 0
-    while found := re.compile(r"[{};]").search(code, at):
-        at = found.end()
-        if found[0] == "{" and not SCOPE.fullmatch(" ".join(code[start : found.start()].split())):
+    while brace := re.compile(r"[{};]").search(code, at):
+        at, head = brace.end(), " ".join(code[start : brace.start()].split())
+        if brace[0] == "}" or (brace[0] == "{" and SCOPE.fullmatch(head)):
+            scopes = [*scopes, head] if brace[0] == "{" else scopes[:-1]
+            start = at
+            continue
+        if brace[0] == "{":
             at = _closing(code, at, len(code)) + 1
             if at <= 0:
                 break
-            if _goes_on(code[start : found.start()]):
+            if _goes_on(head):
                 continue
-        elif found[0] != ";":
-            start = at
-            continue
-        items.append(" ".join(plain[start:at].split()))
+        # A directive above it is an item of its own.
+        begin = start + len(code[start:at]) - len(code[start:at].lstrip())
+        found.append((begin, "\n".join([*filter(None, [" ".join(scopes)]), " ".join(plain[begin:at].split())])))
         start = at
-    return items
+    return [item for _, item in sorted(found)]
 
 
 def _goes_on(head: str) -> bool:
@@ -67,8 +74,13 @@ def _goes_on(head: str) -> bool:
     return "(" not in head or bool(re.search(r"=(?!=)", outer.replace("operator=", "")))
 
 
+def _text(item: str) -> str:
+    return item.rpartition("\n")[2]
+
+
 def _names(item: str) -> set[str] | None:
     """What an item defines; None where it can change the meaning of others that do not name it."""
+    item = _text(item)
     if item.startswith("#"):
         macro = re.match(r"#\s*define\s+(\w+)", item)
         return {macro[1]} if macro else None
