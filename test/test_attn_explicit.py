@@ -15,6 +15,7 @@ import torch._lazy.ts_backend
 import torch.autograd.forward_ad as fwAD
 import torch.distributed as dist
 import torch.nn.functional as F
+from torch._dynamo import compiled_autograd
 from torch._dynamo.test_case import TestCase as DynamoTestCase
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -238,6 +239,11 @@ class TestGradients(AttnTestCase):
 
                 gradcheck(function, inputs, check_forward_ad=True)
                 gradgradcheck(function, inputs, check_fwd_over_rev=True)
+
+    @in_precise_dtypes
+    def test_third_derivative(self, dtype):
+        inputs = leaves(make_inputs(2, 2, 1, dtype=dtype))
+        gradgradcheck(lambda *x: gradients(torch.attn, x, create_graph=True), inputs)
 
     @in_precise_dtypes
     def test_every_subset_of_tangents(self, dtype):
@@ -712,8 +718,26 @@ class TestTracing(DynamoTestCase):
             call = f"torch.ops.aten.{operator}.default("
             self.assertEqual("".join(code).count(call), int(CPU_KERNELS))
 
+    def test_dynamic_sizes_compile_once(self):
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(
+            torch.attn, backend=counter, fullgraph=True, dynamic=True
+        )
+        for sizes in (4, 2, 3), (7, 5, 6), (9, 3, 8):
+            inputs = leaves(make_inputs(*sizes))
+            self.assertEqual(compiled(*inputs), torch.attn(*inputs))
+        self.assertEqual(counter.frame_count, 1)
+
     def test_export(self):
         """For every N. With export's own table all that is left are core operators."""
+
+    def test_compiled_autograd(self):
+        inputs = leaves(make_inputs())
+        expected = gradients(torch.attn, inputs)
+        compiler = torch.compile(backend="aot_eager", fullgraph=True)
+        with compiled_autograd._enable(compiler):
+            loss(torch.attn(*inputs)).backward()
+        self.assertEqual([x.grad for x in inputs], expected, rtol=0, atol=0)
 
         class Model(torch.nn.Module):
             def forward(self, q, k, v):

@@ -291,6 +291,29 @@ class TestAttnKernels(TestCase):
         self.assert_rule([[positive(n, x) for x in (d, d, e, e)]])
 
     @dtypes(*DTYPES)
+    def test_saturation(self, device, dtype):
+        # k is the identity, so that scores are q, and so is v: grad_q is 1 - attn^2 for
+        # grad_output of ones.
+        n = 256 if self.device_type == "cpu" else 128
+        q = torch.linspace(-100, 100, n * n, dtype=torch.float64, device=device)
+        one, ones = torch.eye(n, device=device), torch.ones(n, n, device=device)
+        arguments = [t.to(dtype).view(n, n) for t in (q, one, one, ones)]
+        with self.runs(*is_served(*arguments)):
+            results = kernels(*arguments)
+        composed = composition(*arguments)
+        expected = reference(*arguments)
+        distance = abs(precise(arguments[0]))
+        for low in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20):
+            inside = (distance >= low) & (distance < (low + 1 if low < 20 else 101))
+            for i, factor in ((1, 2), (2, 3)):
+                exact = expected[i][inside]
+                got, plain = (precise(x[i])[inside] for x in (results, composed))
+                error, allowed = abs(got - exact).max(), abs(plain - exact).max()
+                # attn is right within two units in the last place, and so is its square.
+                unit = torch.finfo(dtype).eps * abs(exact).max()
+                self.assertLessEqual(error, max(factor * allowed, unit), NAMES[i])
+
+    @dtypes(*DTYPES)
     @parametrize("n", (6, 7, 72))
     def test_infinity_and_nan_stay_in_their_rows(self, device, dtype, n):
         """Nothing beyond the last column, which an odd N pairs with it, may meet an infinity and become NaN."""

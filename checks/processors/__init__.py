@@ -29,7 +29,7 @@ NUMERICS: Tests = {
     EXPLICIT: (*FOUND[EXPLICIT], r"^TestContexts", r"^Test(Gradients|Transforms)\b"),
     KERNELS: (
         r"\.test_errors\w*_float(32|64)",
-        r"\.test_(denormals|infinity|strides)",
+        r"\.test_(saturation|denormals|infinity|strides)",
         r"\.test_(errors|long_sums|deterministic|many_threads)",
         r"\.test_(?!tanh)",
         r"\.test_",  # No library takes part in the rest.
