@@ -43,7 +43,7 @@ def main() -> None:
         rows += [(one.name, run.command, counted(run.said)) for run in found.runs if run.command.startswith("test/")]
     where = f"{here().conditions}, torch {found.torch}, commit {commit()}." if found else ""
     FILE.write_text(json.dumps({"where": where, "rows": rows}, indent=1) + "\n")
-    report.main()
+    report.rewrite()
 
 
 if __name__ == "__main__":

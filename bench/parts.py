@@ -75,7 +75,7 @@ def write() -> None:
     if len(where) > 1:
         raise ForkError(f"the two commands ran in different places: {'; '.join(sorted(where))}")
     FILE.write_text(json.dumps({"where": where.pop(), "runs": runs}, indent=1) + "\n")
-    report.main()
+    report.rewrite()
 
 
 def main() -> int | None:

@@ -261,8 +261,8 @@ def filled(document: Path, figures: Mapping[str, str]) -> str:
     return fill(document.read_text(), figures, document.name, whole=True)
 
 
-def main() -> None:
-    Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
+def rewrite() -> None:
+    """Makes every document's tables and charts again."""
     from bench.cpu import charts
 
     for folder in folders():
@@ -275,6 +275,11 @@ def main() -> None:
     # All of them are made before one is written.
     for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
         document.write_text(text)
+
+
+def main() -> None:
+    Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
+    rewrite()
 
 
 if __name__ == "__main__":

@@ -56,3 +56,14 @@ def test_what_the_documents_show(program: Path, monkeypatch: pytest.MonkeyPatch)
         "A processor, commit 1234567."
     )
     assert "| `make test` | `make unit` | 400 |\n| `make test-all` | `make long` | 1200 |\n" in parts.values()["parts"]
+
+
+def test_write_keeps_the_runs_of_both_commands(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bench.cpu import report
+
+    # No record and no document is written again here.
+    monkeypatch.setattr(report, "folders", list)
+    monkeypatch.setattr(report, "DOCUMENTS", ())
+    assert run(monkeypatch, "test", "lint") == run(monkeypatch, "test-all", "long") == 0
+    assert run(monkeypatch, "--write") is None
+    assert list(json.loads(parts.FILE.read_text())["runs"]["test-all"]) == ["long"]
