@@ -6,6 +6,7 @@
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Version.h>
+#include <ATen/native/AttnFused.h>
 #include <ATen/native/cpu/AttnKernel.h>
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuinfo.h>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/env.h>
 
 #include <array>
 #include <optional>
@@ -28,13 +27,6 @@ TORCH_API std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v);
-
-// Whether fused kernels run where they are faster, or not (`pays`). In tests
-// the variable 1 makes them run for all that they serve, 0 for nothing.
-inline bool attn_runs_fused(bool pays) {
-  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
-  return forced.value_or(pays);
-}
 
 // The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N); the
 // term of an undefined one is left out. Operands that no requested gradient

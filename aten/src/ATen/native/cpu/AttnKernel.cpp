@@ -41,11 +41,14 @@ int64_t threads_for(double flop) {
   return std::min<int64_t>(at::get_num_threads(), flop / kThreadWork + 1);
 }
 
-// How far apart the rows of a block lie. A power of two would make them share a
+// Added to rows of scratch: if they lay a power of two apart, they would share a
 // few sets of the cache.
+constexpr int64_t kGap = 16;
+
+// How far apart the rows of a block lie.
 template <typename scalar_t>
 int64_t block_stride(int64_t columns) {
-  return scratch_size<scalar_t>(std::min(columns, kColumns)) + 16;
+  return scratch_size<scalar_t>(std::min(columns, kColumns)) + kGap;
 }
 
 // The same numbers in another type
@@ -184,7 +187,7 @@ struct Forward {
     const int64_t n = pad(n_), stride = block_stride<scalar_t>(n_) * vnni;
     const int64_t rows = ceil_div(n, kColumns) * pad(d_) / vnni;
     k_t_ = slices.take<operand_t>(rows, stride);
-    v_copy_ = slices.take<operand_t>(n / vnni, pad(e_) * vnni);
+    v_copy_ = slices.take<operand_t>(n / vnni, (pad(e_) + kGap) * vnni);
     return slices.bytes;
   }
 
@@ -217,7 +220,7 @@ struct Forward {
       for (int64_t r = 0; r < height; r += kTileRows) {
         // scores <- q @ k.T, attn <- tanh(scores)
         const int64_t m = std::min(kTileRows, height - r);
-        const Sizes sizes{m, width, product_size(d_)};
+        const Sizes sizes{m, width, product_size<operand_t>(d_)};
         product<operand_t>(sizes, local.q.from(r), k_t(j), local.scores, false);
         for (const auto row : c10::irange(r, r + m)) {
           const auto scores = local.scores[row - r], copy = local.attn[row];
@@ -226,7 +229,7 @@ struct Forward {
         }
       }
       // output <- output + attn @ v
-      const Sizes sizes{height, product_size(e_), width};
+      const Sizes sizes{height, product_size<operand_t>(e_), width};
       const auto v = v_copy_.from(j / vnni);
       product<operand_t>(sizes, local.attn, v, local.sums, j > 0);
     }
@@ -287,9 +290,9 @@ struct Backward {
     Local(const Backward& b, Slices slices) {
       const int64_t stride = block_stride<scalar_t>(b.share_), rows = b.rows_;
       const int64_t panel = std::min(b.share_, kPanelColumns);
-      const int64_t d = pad(b.d_), e = pad(b.e_), wide = panel + 16;
+      const int64_t d = pad(b.d_), e = pad(b.e_), wide = panel + kGap;
       copy = slices.take<operand_t>(kUnit<scalar_t>, std::max(d, e));
-      k = slices.take<operand_t>(b.has_q_ * panel / vnni, d * vnni);
+      k = slices.take<operand_t>(b.has_q_ * panel / vnni, (d + kGap) * vnni);
       v_t = slices.take<operand_t>(b.has_scores_ * e / vnni, wide * vnni);
       sums = slices.take<opmath_t>(b.has_scores_ * kTileRows, stride);
       scores = scores_b = slices.take<operand_t>(b.has_scores_ * rows, stride);
@@ -356,7 +359,7 @@ struct Backward {
     }
     if (has_q_) {
       // grad_q <- grad_q + grad_scores @ k
-      const Sizes sizes{height, product_size(d_), width};
+      const Sizes sizes{height, product_size<operand_t>(d_), width};
       const auto k = local.k.from(j / vnni), to = grad_q(local.part, b.i);
       const bool add = b.j > local.part * share_;
       product<operand_t>(sizes, local.scores, k, to, add);
@@ -367,13 +370,13 @@ struct Backward {
         const Matrix<const operand_t> scores = local.scores;
         pack<vnni>(scores, height, width, local.scores_b);
       }
-      const Sizes sizes{product_size(d_), width, height};
+      const Sizes sizes{product_size<operand_t>(d_), width, height};
       const auto q = q_t_.from(block * pad(d_));
       const auto to = local.grad_k_t.from(0, j);
       product<operand_t>(sizes, q, local.scores_b, to, b.i > 0);
     }
     if (has_v_) {
-      const Sizes sizes{product_size(e_), width, height};
+      const Sizes sizes{product_size<operand_t>(e_), width, height};
       const auto grad_output = grad_output_t_.from(block * pad(e_));
       const auto to = local.grad_v_t.from(0, j);
       pack<vnni>(attn_.from(b.i, b.j), b.rows, b.columns, local.attn);
@@ -390,7 +393,7 @@ struct Backward {
     if (e_ > 0) {
       const auto grad_output = grad_output_a_.from(b.i + r);
       const auto v = local.v_t.from(0, (b.j - local.first) * vnni);
-      const Sizes sizes{height, width, product_size(e_)};
+      const Sizes sizes{height, width, product_size<operand_t>(e_)};
       product<operand_t>(sizes, grad_output, v, sums, false);
     } else {
       std::fill_n(sums.data, height * sums.stride, opmath_t(0));
@@ -484,7 +487,8 @@ void dispatch(const Tensor& t, const F& f) {
             try {
               return f(BFloat16(), BFloat16());
             } catch (const c10::Error&) {
-              // Another thread has switched oneDNN off.
+              // Another thread has switched oneDNN off. Any other error comes
+              // again below.
             }
           }
         }

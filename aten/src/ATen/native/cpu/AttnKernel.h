@@ -47,8 +47,16 @@ inline bool attn_is_fused(
     return false;
   }
   switch (processor) {
-    case AttnProcessor::AVX2:
-      return columns <= width;
+    case AttnProcessor::AVX2: {
+      // Backward MKL's products save as much as the passes cost, unless the
+      // rows of attn share sets of the cache, or attn is small, or so large
+      // that malloc returns new memory.
+      const int64_t bytes = n * elementSize(dtype);
+      const bool costly = n <= 256 || bytes % 2048 == 0 || n * bytes > 1 << 25;
+      const int64_t padded = (d + 15) / 16 * 16 + (e + 15) / 16 * 16;
+      const int64_t most = dtype == kDouble ? columns / 2 + 74 : 64;
+      return columns <= width && (!backward || costly || padded <= most);
+    }
     case AttnProcessor::AVX512:
       return columns <= (backward ? width : 2 * width);
     case AttnProcessor::AVX512_MKL: {

@@ -16,9 +16,13 @@ namespace at::native::attn_tile {
 
 inline namespace CPU_CAPABILITY {
 
-// Sizes of products are multiples of 16, so that oneDNN compiles few shapes.
-inline int64_t product_size(int64_t size) {
-  return round_up<int64_t>(std::max<int64_t>(size, 1), 16);
+// Sizes of products are multiples of a vector, or of 16, so that oneDNN
+// compiles few shapes without tails.
+template <typename operand_t>
+int64_t product_size(int64_t size) {
+  constexpr int64_t unit =
+      std::is_same_v<operand_t, float> ? Vectorized<float>::size() : 16;
+  return round_up(std::max<int64_t>(size, 1), unit);
 }
 
 // Sizes in scratch are multiples of this, so that vectors are whole, and

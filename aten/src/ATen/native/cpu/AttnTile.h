@@ -152,9 +152,10 @@ constexpr bool kHasVnni = true;
 // once, whether it may at every call. No function of ATen says what
 // ONEDNN_MAX_CPU_ISA allows, so one product is tried.
 inline bool has_vnni_products() {
-  static std::atomic<bool> known{false}, works{false};
+  static std::atomic<bool> works{false};
+  static std::atomic<int> tries{2};
   const auto enabled = [] { return at::globalContext().userEnabledMkldnn(); };
-  if (enabled() && !known) {
+  if (enabled() && tries > 0) {
     const std::array<BFloat16, 256> zeros{};
     std::array<float, 256> sums;
     try {
@@ -162,10 +163,10 @@ inline bool has_vnni_products() {
           16, 16, 16, 16, 16, 16, false, zeros.data(), zeros.data(), &sums[0]);
       cpublas::brgemm_release();
       works = cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
-      known = true;
+      tries = 0;
     } catch (const c10::Error&) {
-      // Unless another thread has switched oneDNN off meanwhile
-      known = enabled();
+      // If another thread has switched oneDNN off meanwhile, this says nothing.
+      tries -= enabled();
     }
   }
   return works && enabled();
@@ -184,8 +185,8 @@ constexpr int64_t kTerms = 128, kNarrowTerms = 32;
 // The most columns of one call: oneDNN compiles wider products for longer.
 constexpr int64_t kWidth = 256;
 
-// Of a product: a is (m, terms), b (terms, n) and c (m, n). All are multiples
-// of 16.
+// Of a product: a is (m, terms), b (terms, n) and c (m, n). All are product
+// sizes.
 struct Sizes {
   int64_t m, n, terms;
 };
@@ -247,7 +248,7 @@ void product(
     Matrix<at::opmath_type<operand_t>> c,
     bool add) {
   constexpr int64_t vnni = kVnni<operand_t>;
-  const bool narrow = std::min(s.m, s.n) == 16;
+  const bool narrow = std::min(s.m, s.n) <= 16;
   const int64_t most = (narrow ? kNarrowTerms : kTerms) * vnni;
   for (int64_t p = 0; p < s.terms; p += most, add = true) {
     const int64_t terms = std::min(most, s.terms - p);

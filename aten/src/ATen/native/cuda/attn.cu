@@ -14,6 +14,7 @@
 #endif
 
 #if !defined(USE_ROCM)
+#include <ATen/native/AttnFused.h>
 #include <ATen/native/cuda/AttnRule.h>
 #include <ATen/native/cuda/AttnLaunch.cuh>
 #endif
