@@ -32,8 +32,8 @@ from torch.testing._internal.common_utils import (
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")
-# (N, D, E): below and beyond a vector, a register tile, a panel and a block, and the
-# widths of the marks; the kernels of CUDA take the last three.
+# (N, D, E): below and beyond a vector, a tile and a block; the kernels of CUDA take the
+# last three.
 SIZES = [
     (2, 3, 4),
     (17, 5, 33),
@@ -61,6 +61,8 @@ def is_served(q, k, v, grad_output=None, grad_attn=None):
         return False, False
     if device == "CPU":
         return True, True
+    if torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0):
+        return False, False
     forward = q.dtype.itemsize == 2 and d == e and d in (64, 128) and n % 8 == 0
     return forward, forward and grad_output is not None and grad_attn is None
 
@@ -226,7 +228,7 @@ class TestAttnKernels(TestCase):
                     name not in composed, fused, f"does {name} run kernels?"
                 )
 
-    def assert_rule(self, draws, run=kernels):
+    def assert_rule(self, draws, run=kernels, wanted=NAMES):
         """The errors of `run` for some draws of its arguments obey the rule (see broken_rule)."""
         dtype = draws[0][0].dtype
         if draws[0][0].is_cuda:  # so that numbers that a kernel does not write are seen
@@ -242,7 +244,7 @@ class TestAttnKernels(TestCase):
                 magnitudes(*map(precise, arguments)),
             )
             for name, got, plain, exact, size in zip(NAMES, *values, strict=True):
-                if exact is None or got is None:
+                if name not in wanted or plain is None:
                     continue
                 self.assertEqual(got.shape, exact.shape, msg=name)
                 self.assertEqual(got.dtype, dtype, msg=name)
@@ -257,7 +259,10 @@ class TestAttnKernels(TestCase):
     def served_inputs(self, n, d, e, dtype, device):
         """Inputs that kernels serve backward too: those of CUDA know no grad_attn."""
         inputs = make_inputs(*self.size(n, d, e), dtype, device)
-        return inputs if self.device_type == "cpu" else [*inputs[:4], None]
+        inputs = inputs if self.device_type == "cpu" else [*inputs[:4], None]
+        if not all(is_served(*inputs)):
+            self.skipTest("no kernels on this device")
+        return inputs
 
     @dtypes(*DTYPES)
     @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in SIZES])
@@ -272,10 +277,16 @@ class TestAttnKernels(TestCase):
 
     @dtypes(*DTYPES)
     def test_errors_of_many_rows(self, device, dtype):
-        n = 602 if dtype == torch.float64 else 1090
-        inputs = make_inputs(*self.size(n, 33, 70, 128), dtype, device)
-        self.assert_rule([inputs])
-        self.assert_rule([[*inputs[:4], None]])
+        """A part that one thread has alone is wider than a panel."""
+        d, e = (9, 6) if dtype == torch.float64 else (33, 70)
+        inputs = make_inputs(*self.size(1090, d, e, 128), dtype, device)
+        threads = torch.get_num_threads()
+        try:
+            for count, grad_attn in itertools.product((1, 2), (inputs[4], None)):
+                torch.set_num_threads(count)
+                self.assert_rule([[*inputs[:4], grad_attn]])
+        finally:
+            torch.set_num_threads(threads)
 
     @dtypes(torch.float32)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
@@ -444,13 +455,12 @@ class TestAttnKernels(TestCase):
             def run(*arguments, mask=mask):
                 torch.set_num_threads(16)
                 try:
-                    grads = kernels(*arguments, mask=mask)[2:]
+                    return kernels(*arguments, mask=mask)
                 finally:
                     torch.set_num_threads(threads)
-                wanted = zip(grads, mask, strict=True)
-                return None, None, *(g if keep else None for g, keep in wanted)
 
-            self.assert_rule([(q, k, v, *given)], run)
+            wanted = list(itertools.compress(NAMES[2:], mask))
+            self.assert_rule([(q, k, v, *given)], run, wanted)
 
     @onlyCPU
     def test_onednn_switched_off_at_first(self, device):
@@ -502,20 +512,20 @@ for allowed in (False, True) if START else (True, False):
     @onlyCPU
     @dtypes(*DTYPES)
     def test_memory_by_threads(self, device, dtype):
-        """Beside the results: the bytes of attn, four MiB, or what two threads need."""
+        """Beside the results: the bytes of attn, four MiB, or what two threads take."""
         arguments = make_inputs(1024, 64, 64, dtype)
         attn = torch.attn(*arguments[:3])[1]
         calls = (
             lambda: torch.attn(*arguments[:3]),
             lambda: backward(*arguments[3:], *arguments[:3], attn),
         )
-        threads, most = torch.get_num_threads(), max(attn.nbytes, 2**22)
+        threads, most = torch.get_num_threads(), {}
         try:
-            for count, call in itertools.product((1, 2, 4, 16, 64), calls):
+            for count, call in itertools.product((2, 1, 4, 16, 64), calls):
                 torch.set_num_threads(count)
                 extra = peak_memory(call) - sum(t.nbytes for t in call())
-                most = max(most, extra if count <= 2 else 0)
-                self.assertLessEqual(extra, most, f"{count} threads")
+                bound = most.setdefault(call, max(attn.nbytes, 2**22, extra))
+                self.assertLessEqual(extra, bound, f"{count} threads")
         finally:
             torch.set_num_threads(threads)
 
@@ -526,7 +536,7 @@ for allowed in (False, True) if START else (True, False):
         q[:, 0] = torch.linspace(-1, 1, n)
         v, one = torch.ones_like(q), torch.zeros_like(q)
         one[:, 0] = 1  # so that grad_output @ v.T is of ones
-        with self.runs():
+        with self.runs(*is_served(q, v, v, one)):
             output, attn = torch.attn(q, v, v)
             grad_q, grad_k, grad_v = backward(one, None, q, v, v, attn)
         self.assertGreater(attn.numel(), 2**31)

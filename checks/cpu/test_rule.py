@@ -41,11 +41,15 @@ FUSED: list[Case] = [
     *((p, t, 2000, 0, 2, 1) for p, t in SLOW),
     *((p, t, 1, 8, 8, b) for p, t in (*SLOW, ("MKL", "bfloat16")) for b in BOTH if p != "MKL" or not b),
     # In the cache and beyond; a forward without another pass over attn wins further than a backward.
-    *((p, "float32", n, 128, 128, b) for p in ("AVX2", "AVX512") for n in (512, 2000) for b in BOTH),
+    *((p, "float32", n, 128, 128, b) for p in ("AVX2", "AVX512") for n in (512, 4000) for b in BOTH),
     *((p, "float64", n, 64, 64, b) for p in ("AVX2", "AVX512") for n in (256, 2000) for b in BOTH),
     *(("AVX512", t, n, 256, 256, 0) for t in ("float32", "bfloat16") for n in (208, 2000)),
     *((p, t, 64, 112, 112, 0) for p, t in FAST if t == "float32"),
     *(("AVX512", t, 2000, 128, w, b) for t, w, b in (("float64", 128, 0), ("bfloat16", 128, 1))),
+    # AVX2 backward: few rows, rows that share sets of the cache, tensors that are always new, and little padding
+    *(("AVX2", "float32", n, 64, 64, 1) for n in (256, 512, 1024, 1536, 2897)),
+    *(("AVX2", t, 1000, d, e, 1) for t in ("float32", "float64") for d, e in ((32, 32), (33, 16))),
+    *(("AVX2", "float64", 1000, d, d, 1) for d in (64, 54)),
     # MKL's products and tanh on Intel
     *(("MKL", "float32", n, 128, 128, b) for n, b in ((1025, 0), (512, 1), (1024, 1))),
     ("MKL", "float32", 64, 112, 112, 0),
@@ -63,6 +67,8 @@ COMPOSED: list[Case] = [
     *(("X86", t, n, 20, 20, b) for t in ("float32", "float64") for n in (200, 2000) for b in BOTH),
     *((p, "float32", 2000, 256 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
     *((p, "float64", 2000, 128 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
+    *(("AVX2", "float32", n, 64, 64, 1) for n in (257, 1000, 1280, 2896)),
+    *(("AVX2", t, 1000, d, e, 1) for t, d, e in (("float32", 33, 17), ("float64", 53, 54))),
     *((p, "float32", 2000, 129, 128, 1) for p in ("AVX2", "AVX512", "MKL")),
     *((p, "float64", 2000, 65, 64, 1) for p in ("AVX2", "AVX512", "MKL")),
     *(("AVX512", "bfloat16", 300, 256, w, b) for w, b in ((257, 0), (16, 1))),
@@ -87,8 +93,10 @@ COMPOSED: list[Case] = [
 def rule(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rule")
     (folder / "rule.cpp").write_text(PROGRAM)
-    includes = [f"-I{ROOT / 'aten/src'}", "-isystem", str(Path(torch.__file__).parent / "include")]
-    command = [os.environ.get("CXX", "c++"), "-std=c++20", *includes, "rule.cpp", "-o", "rule"]
+    base = Path(torch.__file__).parent
+    includes = [f"-I{ROOT / 'aten/src'}", "-isystem", str(base / "include")]
+    libraries = [f"-L{base / 'lib'}", "-lc10", f"-Wl,-rpath,{base / 'lib'}"]
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", *includes, "rule.cpp", *libraries, "-o", "rule"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     return folder / "rule"

@@ -41,8 +41,8 @@ int64_t threads_for(double flop) {
   return std::min<int64_t>(at::get_num_threads(), flop / kThreadWork + 1);
 }
 
-// Added to rows of scratch: if they lay a power of two apart, they would share a
-// few sets of the cache.
+// Added to rows of scratch: if they lay a power of two apart, they would share
+// a few sets of the cache.
 constexpr int64_t kGap = 16;
 
 // How far apart the rows of a block lie.
