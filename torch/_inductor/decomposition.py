@@ -15,9 +15,7 @@ decomps_to_exclude = [
 
 
 def _attn_has_kernels(x: torch.Tensor) -> bool:
-    # Others are composed of the same operators as the decomposition.
-    if not x.is_floating_point() or (x.is_cuda and x.dtype.itemsize > 2):
-        return False
+    # For dtypes without one it overwrites its temporaries, as Inductor would.
     key = torch._C._dispatch_key_for_device(x.device.type)
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
 
