@@ -547,6 +547,22 @@ class TestContexts(TestCase):
             fakes = aten._attn_backward(*fakes, [True] * 3)
         self.assertEqual([x.dtype for x in fakes], [dtype] * 3)
 
+    @dtypes(torch.float32)
+    def test_tangents_of_the_backward_under_autocast(self, device, dtype):
+        """Called by itself, outside of what excludes autocast around the gradients of attn."""
+        tensors = [x.to(device) for x in make_all(dtype=dtype)]
+
+        def tangents():
+            with fwAD.dual_level():
+                grads = aten._attn_backward(
+                    *map(fwAD.make_dual, tensors, tensors), [True] * 3
+                )
+                return [fwAD.unpack_dual(x).tangent for x in grads]
+
+        expected = tangents()
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
+            self.assertEqual(tangents(), expected)
+
     @dtypes(torch.complex64, torch.complex128)
     def test_infinite_gradients(self, device, dtype):
         """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
