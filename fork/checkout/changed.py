@@ -75,7 +75,8 @@ class Tree:
         if branch is None:
             if before is None:
                 raise ForkError(f"{path} is not in {self.checkout.path} at {self.release[:10]}")
-            return Text(path, before, self._numbered(path, before, before))
+            # Both name the same file in messages, so that two objects differ in code alone.
+            return Text(path, *[self._numbered(path, before, before)] * 2)
         start = self.checkout.read_at(self.since, path)
         merged = self._merged(path, branch, start, before)
         old = None if before is None else self._numbered(path, before, branch)
