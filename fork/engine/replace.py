@@ -116,8 +116,11 @@ def added_entries(fork: Fork, file: Path) -> Path:
 
 
 def _generated(work: Path) -> list[Path]:
-    return [
-        folder
-        for name in ("cmake/operators", "generated/merged", "generated/autograd")
-        if (folder := work / name).is_dir()
-    ]
+    """Where the headers of the operators lie that the stack adds, of ATen those in ATen/ops alone."""
+    made, link = work / "generated", work / "operators/ATen/ops"
+    if not (made / "aten").is_dir():
+        return []
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(made / "aten/ops")
+    return [link.parents[1], made / "merged", made / "autograd"]
