@@ -29,6 +29,8 @@ MISSED = re.compile(r"was not declared in|has not been declared|is not a member 
 REMEDY = "; of PyTorch's file only this fragment is compiled: put your function into a new file, with what it calls"
 # at::sigmoid without its header, as GCC and as clang say it.
 OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no member named '(\w+)' in namespace 'at'")
+# Where a linker found what refers to a name: in which of an object's many sections.
+SECTION = re.compile(r":\(\.[^()]*\)(?=: undefined reference)")
 # The line of the source that a compiler shows below an error, and the line that points into it.
 QUOTED = re.compile(r" +\d* \| ")
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
@@ -315,7 +317,7 @@ def _run(
                     if quoting:
                         print(f"         {line.rstrip()}", flush=True)
                 elif ERROR.search(line):
-                    place, colon, said = line.strip().partition(":")
+                    place, colon, said = SECTION.sub("", line.strip()).partition(":")
                     said += _remedy(said, place in fragments)
                     error = (named or {}).get(place, place) + colon + said
                     quoting = named is not None and error not in errors  # a kernel has it once per instruction set
