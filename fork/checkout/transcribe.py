@@ -14,7 +14,7 @@ from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Anchor, Place
+from fork.series import NATIVE_FUNCTIONS, Anchor, Place
 from fork.weave import yamls
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, stands_alone, unweave
 
@@ -67,8 +67,8 @@ def stack_files(
             continue
         states = [state.texts.get(path, base) for state in found]
         known = _known(checkout, begun) if whole else None
-        formulas = path == DERIVATIVES and whole and _formulas(base or "", states, upstreams)
-        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), known, formulas)
+        changed = whole and _changes(path, base or "", states, upstreams)
+        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), known, changed)
         fragments = path not in writing.anchors or not writing.anchors[path].whole
         if path.endswith((".cpp", ".cu")) and base is not None and fragments:
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
@@ -103,7 +103,7 @@ def _contents(
     states: Sequence[str | None],
     inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
     known: Callable[[str], bool] | None,
-    formulas: bool,
+    changed: bool,
 ) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
@@ -113,7 +113,7 @@ def _contents(
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     result = inverse(path, base, different)
-    if formulas or (
+    if changed or (
         known
         and REPLACED.match(path)
         and (result is None or not all(stands_alone(path, base, t, known) for t in different))
@@ -146,13 +146,19 @@ def _known(checkout: Checkout, begun: Start) -> Callable[[str], bool]:
     return known
 
 
-def _formulas(base: str, states: Sequence[str | None], operators: set[str]) -> bool:
-    """Whether entries of operators that PyTorch has are changed or added, and none is gone."""
+def _changes(path: str, base: str, states: Sequence[str | None], operators: set[str]) -> bool:
+    """Whether a list has entries of operators of PyTorch otherwise, as a build can take them, and none is gone.
+
+    That is a formula, changed or added, and the kernels of an entry of native_functions.yaml.
+    """
     texts, old = [text for text in states if text is not None], yamls.entries(base)
+    if path not in LISTS or any(old.keys() - yamls.entries(text).keys() for text in texts):
+        return False
+    changed = any(yamls.changed(base, text) for text in texts)
+    if path == NATIVE_FUNCTIONS:
+        return changed and all(yamls.in_dispatch_alone(base, text) for text in texts)
     added = {schema for text in texts for schema in yamls.entries(text).keys() - old.keys()}
-    gone = any(old.keys() - yamls.entries(text).keys() for text in texts)
-    named = {re.split(r"[.(]", schema)[0] for schema in added}
-    return not gone and (bool(named & operators) or any(yamls.changed(base, text) for text in texts))
+    return changed or bool({re.split(r"[.(]", schema)[0] for schema in added} & operators)
 
 
 def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: Sequence[str]) -> None:

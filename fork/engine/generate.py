@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,13 +43,14 @@ ${schema_registrations}
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
 # refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
 # kernels for these two, and PyTorch's own yaml always names both. Each file of kernels defines the same helpers, which
-# one unit of compilation takes once.
+# one unit of compilation takes once. FORK_KERNELS has the keys and operators whose kernels alone are to be registered.
 TORCHGEN = """\
-import dataclasses
+import dataclasses, json, os
 import torchgen.dest, torchgen.dest.native_functions, torchgen.gen as gen
 from torchgen.model import DispatchKey as Key
 
 parse, helpers = gen.parse_native_yaml, torchgen.dest.gen_registration_helpers
+register, kernels = torchgen.dest.RegisterDispatchKey, json.loads(os.environ.get("FORK_KERNELS", "[]"))
 
 def with_keys(*args, **kwargs):
     parsed = parse(*args, **kwargs)
@@ -60,6 +62,13 @@ def with_keys(*args, **kwargs):
 def once(index):
     return ["#ifndef FORK_HELPERS", "#define FORK_HELPERS", *helpers(index), "#endif // FORK_HELPERS"]
 
+def chosen(index, target, *args, **kwargs):
+    own = {name: kernel for name, kernel in index.index.items() if [str(index.dispatch_key), str(name)] in kernels}
+    declared = target is gen.Target.NAMESPACED_DECLARATION
+    return register(index if declared else dataclasses.replace(index, index=own), target, *args, **kwargs)
+
+if kernels:
+    torchgen.dest.RegisterDispatchKey = chosen
 gen.parse_native_yaml = with_keys
 torchgen.dest.gen_registration_helpers = once
 torchgen.dest.native_functions._CPU_DLL_CUDA_KERNELS = frozenset()
@@ -82,8 +91,10 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (source / "templates/RegisterSchema.cpp").write_text(SCHEMA_TEMPLATE)
     (source / "native").mkdir()
     entries, tags = source / "native/native_functions.yaml", source / "native/tags.yaml"
+    again = os.environ.get("FORK_KERNELS", "[]") != "[]"  # operators that the base has
     # The class Tensor is compiled into the base's libraries, so what would be its method is a function only.
-    entries.write_text(re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE))
+    functions = re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE)
+    entries.write_text(native.read_text() if again else functions)
     shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
     (out / "aten").mkdir(parents=True)
     command = [
@@ -100,6 +111,8 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     result = subprocess.run(command, capture_output=True, text=True, cwd=source)
     if result.returncode != 0:
         sys.exit(result.stderr)
+    if again:
+        return
 
     autograd = source / "autograd"
     shutil.copytree(PACKAGED / "autograd/templates", autograd / "templates")

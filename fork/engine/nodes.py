@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fork import process
 from fork.checkout.changed import Text, Tree
+from fork.engine import generators
 from fork.engine.base import Base
 from fork.engine.callers import Caller
-from fork.engine.cause import cause
-from fork.engine.digest import digest, tool_files
 from fork.engine.objects import HOLDER, readable
 from fork.engine.tree import write
 from fork.errors import ForkError
@@ -86,21 +82,7 @@ class Nodes:
         return [Text(GENERATED + name, None, text) for name, text in again.items()]
 
     def _generate(self, native: Path, derivatives: Path) -> None:
-        tools = [file.read_bytes() for file in tool_files()]
-        asked = digest(self.base.record_text.encode(), *tools, native.read_bytes(), derivatives.read_bytes())
-        done = self.work / "generated.json"
-        if done.is_file() and json.loads(done.read_text()) == asked:
-            return
-        done.unlink(missing_ok=True)
-        program = Path(__file__).with_name("generate.py")
-        variables = os.environ | {"PYTHONPATH": str(self.stage), "TORCH_FORK": str(self.stage)}
-        ended = process.attempt(
-            [self.base.python, program, native, derivatives, self.work / "generated"], env=variables
-        )
-        if ended.returncode:
-            write(self.work, "generate.log", ended.stdout + ended.stderr)
-            raise ForkError(f"PyTorch's generators reject {cause(ended.stderr, native, self.written)}")
-        write(self.work, done.name, json.dumps(asked))
+        generators.run(self.base, self.stage, self.work, native, derivatives, self.written)
 
     def _refuse_manual(self, kernels: str) -> None:
         registered = set(re.findall(r'\bm\.impl\("([\w.]+)"', kernels))
@@ -137,15 +119,15 @@ def operator(schema: str) -> str:
     return re.sub(r"(?<=\w)_copy$", "", name)
 
 
-def changed_list(base: Base, tree: Tree, text: str | None) -> tuple[str, dict[str, int]]:
-    """derivatives.yaml as the fork has it, and of its entries those that the branch changes, with their lines.
+def changed_list(base: Base, tree: Tree, path: str, text: str | None) -> tuple[str, dict[str, int]]:
+    """A list of operators as the fork has it, and of its entries those that the branch changes, with their lines.
 
     The wheel's list gets the entries alone that the branch changes: another release has others beside them.
     """
-    shipped = base.read(DERIVATIVES) or ""
+    shipped = base.read(path) or ""
     if text is None:
         return shipped, {}
-    start, ours = (yamls.entries(one) for one in (tree.checkout.read_at(tree.since, DERIVATIVES) or "", text))
+    start, ours = (yamls.entries(one) for one in (tree.checkout.read_at(tree.since, path) or "", text))
     theirs, native = yamls.entries(shipped), yamls.entries(base.read(NATIVE_FUNCTIONS) or "")
     operators = {schema.partition("(")[0] for schema in native}
     found: dict[str, int] = {}
@@ -156,12 +138,14 @@ def changed_list(base: Base, tree: Tree, text: str | None) -> tuple[str, dict[st
             continue
         if schema not in start:
             merged = f"{merged.rstrip()}\n\n{entry}"
-            if schema.partition("(")[0] in operators:
+            if (name := schema.partition("(")[0]) in operators:
+                if path == NATIVE_FUNCTIONS:
+                    raise ForkError(f"{path}:{line} adds {name}, which torch {base.version} has: give it another name")
                 found[schema] = line
             continue
         if yamls.code(theirs.get(schema, "")) != yamls.code(start[schema]):
             raise ForkError(
-                f"{DERIVATIVES}:{line} changes an entry that torch {base.version} has otherwise: "
+                f"{path}:{line} changes an entry that torch {base.version} has otherwise: "
                 "rebase the branch onto the release's tag"
             )
         merged, found[schema] = merged.replace(theirs[schema], entry), line

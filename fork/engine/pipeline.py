@@ -154,8 +154,8 @@ def _make(fork: Fork, stage: Path) -> None:
 
 def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> Replaced:
     generated = fork.home / "work/generated"
-    if NATIVE_FUNCTIONS in state:
-        _generate(fork, stage, state, generated)
+    if native := _added(fork, state, NATIVE_FUNCTIONS):
+        _generate(fork, stage, native, _added(fork, state, DERIVATIVES), generated)
         tree.install_headers(stage, generated)
         tree.install_stubs(stage, generated)
         clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
@@ -190,12 +190,13 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     return replaced
 
 
-def _generate(fork: Fork, stage: Path, state: dict[str, Path], generated: Path) -> None:
-    native = state[NATIVE_FUNCTIONS]
+def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:
+    """A list with the entries that the state adds for operators that it adds."""
+    return added_entries(fork, path, state[path]) if fork.series.replaces(path) and path in state else state.get(path)
+
+
+def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
-    derivatives = state.get(DERIVATIVES)
-    if derivatives and fork.series.replaces(DERIVATIVES):
-        derivatives = added_entries(fork, derivatives)
     command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)

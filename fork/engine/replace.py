@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from fork.checkout.changed import ELSEWHERE, Tree
-from fork.checkout.git import Checkout
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
 from fork.engine.fork import Fork
+from fork.engine.kernels import kernels_of
 from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
 from fork.engine.search import Replaced, Replacement
 from fork.engine.toolchain import instruction_sets
@@ -40,13 +40,14 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     headers = {path: text for path, text in texts.items() if path.endswith((".h", ".cuh"))}
     own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
+    kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
     libraries = Libraries(base, work)
     before = [work / "headers", *_generated(work)]
     behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path, base.site)]
     capabilities = instruction_sets(base.torch, platform.machine())
-    fronts = [own, *before] if headers or nodes.unlike else before, before
+    fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
-    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes)
+    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith(".cpp")}
     for path in [path for path in sources if ELSEWHERE.search(path) and not libraries.has_source(path)]:
         print(f"left out {path}: torch {base.version} was built without it", flush=True)
@@ -90,7 +91,7 @@ def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage
 
 def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) -> Nodes:
     """The nodes of the entries that the branch changes, whose declarations go into the fork's headers."""
-    derivatives, changed = changed_list(base, tree, text)
+    derivatives, changed = changed_list(base, tree, DERIVATIVES, text)
     nodes = Nodes(base, stage, work / "nodes", derivatives, tree.checkout.path / DERIVATIVES, changed)
     shipped = {path: base.wheel_path(path) for path in (DERIVATIVES, HEADER)}
     if place := shipped[DERIVATIVES] if text else None:
@@ -104,15 +105,14 @@ def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) 
     return nodes
 
 
-def added_entries(fork: Fork, file: Path) -> Path:
-    """A file with the entries of derivatives.yaml alone that the branch adds for operators that it adds."""
-    assert fork.series.checkout is not None and fork.series.since is not None
-    before = entries(Checkout.open(fork.series.checkout).read_at(fork.series.since, DERIVATIVES) or "")
-    native = {schema.partition("(")[0] for schema in entries(fork.base.read(NATIVE_FUNCTIONS) or "")}
-    own = (s for s, text in entries(file.read_text()).items() if s not in before and s.partition("(")[0] not in native)
-    folder = fork.home / "work/added"
-    write(folder, file.name, "".join(entries(file.read_text())[schema] for schema in own))
-    return folder / file.name
+def added_entries(fork: Fork, path: str, file: Path) -> Path | None:
+    """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
+    added, folder = entries(fork.series.altered(path, file.read_text(), added=True)), fork.home / "work/added"
+    if path == DERIVATIVES:
+        native = {schema.partition("(")[0] for schema in entries(fork.base.read(NATIVE_FUNCTIONS) or "")}
+        added = {schema: entry for schema, entry in added.items() if schema.partition("(")[0] not in native}
+    write(folder, file.name, "".join(added.values()))
+    return folder / file.name if added else None
 
 
 def _generated(work: Path) -> list[Path]:

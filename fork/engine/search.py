@@ -15,9 +15,10 @@ from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
 from fork.engine.headers import WORD, changed_names, generated
 from fork.engine.hidden import is_other, leading
+from fork.engine.kernels import Kernels
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
-from fork.engine.objects import GLOBAL, Object, called, changed_sections, identifier
-from fork.engine.trace import CHANGED, SUPPLIED, Source, Trace, is_of, say
+from fork.engine.objects import GLOBAL, Object, called, identifier
+from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.series import DERIVATIVES
@@ -25,7 +26,6 @@ from fork.weave.cpp import code_of
 from fork.weave.declarations import redeclared
 from fork.weave.registrations import dropped, left
 
-SAID = 12  # reasons are told at most
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
@@ -55,8 +55,10 @@ class Replacement:
         before: Compiler,
         limit: int,
         nodes: Nodes | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self._tree, self._libraries, self._limit, self._nodes = tree, libraries, limit, nodes
+        self._kernels = kernels or Kernels()
         self._compiler, self._before = compiler, before  # with the branch's headers, and with the release's
         self._sources: dict[str, Source] = {}
         self._generated: set[str] = set()  # the operators whose nodes are among them
@@ -87,24 +89,25 @@ class Replacement:
             elif path.endswith(".cu") and self._libraries.gpu:
                 self._problems.append(f"{path} includes a changed header, and code of the GPU is not compiled again")
         self._add_makers()
+        self._add_kernels()
         self._refuse_many()
         self._compile()
-        self._refuse()
+        refuse(self._problems)
         for source in list(self._sources.values()):
-            same = all(old and not changed_sections(new, old) for new, old in zip(source.new, source.old))
+            same = all(old and not source.differing(n, False) for n, old in enumerate(source.old))
             if source.old and same:
                 del self._sources[source.path]
         while True:
             self._generate()
             known = set(self._sources)
             self._compile()
-            self._refuse()
+            refuse(self._problems)
             found = self._trace.run()
             for source, name, caller in found.callers:
                 self._add_caller(source, name, caller)
             for source, name in found.missing:
                 self._add_holder(source, name)
-            self._refuse()
+            refuse(self._problems)
             self._refuse_many()
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
@@ -164,7 +167,8 @@ class Replacement:
 
     def _add(self, text: Text, why: str, changed: bool) -> None:
         if text.path not in self._sources:
-            self._sources[text.path] = Source(text, why, changed, self._compiler, self._declared)
+            declared = self._kernels.names if why == NAMES else self._declared
+            self._sources[text.path] = Source(text, why, changed, self._compiler, declared)
 
     def _add_makers(self) -> None:
         """The sources that make a node by hand which saves other values now."""
@@ -172,6 +176,21 @@ class Replacement:
             for path in self._tree.naming(node):
                 if path.endswith(SOURCES) and self._libraries.has_source(path):
                     self._add(self._tree.text(path), f"makes {node}", True)
+
+    def _add_kernels(self) -> None:
+        """What registers the kernels that an entry names otherwise, and the sources that call one by its name."""
+        for text, why in self._kernels.sources.items():
+            self._add(text, why, True)
+        names, headers = self._kernels.names, [*self._kernels.headers, "ATen/NativeFunctions.h"]
+        for path in self._tree.includers(headers) if names else ():
+            if not names & self._words_of(path):
+                continue
+            if path.endswith(SOURCES) and self._libraries.has_source(path):
+                self._add(self._tree.text(path), NAMES, True)
+            elif path.endswith(".cu") and self._libraries.gpu:
+                code = code_of(self._tree.read(path) or "")
+                if any(re.search(rf"\b{name}\s*\(", code) for name in names):
+                    self._problems.append(f"{path} {NAMES}, and code of the GPU is not compiled again")
 
     def _generate(self) -> None:
         """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
@@ -181,12 +200,6 @@ class Replacement:
         compiler = self._compiler.including(self._nodes.folders)
         for text in self._nodes.texts():
             self._sources[text.path] = Source(text, "", False, compiler)
-
-    def _refuse(self) -> None:
-        if problems := list(dict.fromkeys(self._problems)):
-            head = "what the branch changes would not run, or not everywhere:" if problems[1:] else ""
-            more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
-            raise ForkError("\n  ".join(filter(None, [head, *problems[:SAID], more])))
 
     def _refuse_many(self) -> None:
         sources = sum(not path.startswith(GENERATED) for path in self._sources)
@@ -216,7 +229,7 @@ class Replacement:
                     self._failed(new[unit], made)
                 else:
                     new[unit].new.append(Object(made))
-        self._refuse()
+        refuse(self._problems)
         held = self._trace.held()
         old: dict[Unit, Source] = {}
         for source in self._sources.values():

@@ -12,11 +12,14 @@ from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.whole import Compiler
+from fork.errors import ForkError
 from fork.weave.cpp import code_of
 from fork.weave.definitions import concerned
 from fork.weave.registrations import NAME
 
 CHANGED = "changed"
+NAMES = "names a function that a generated header declares otherwise"
+SAID = 12  # reasons are told at most
 # What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
 OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
 # What is done once, by its name, and what takes the place of what was done before.
@@ -54,6 +57,16 @@ class Source:
     @cached_property
     def _concerned(self) -> set[str] | None:
         return concerned(self.text.before or "", self.text.after, self.declared)
+
+    def differing(self, n: int, alone: bool) -> set[str]:
+        """The sections of an object that the branch changes; with `alone`, no header can change what has no word of
+        it."""
+        old = self.old[n] if self.old else self.new[n]
+        if old is None:
+            return set(self.new[n].nodes)
+        found = changed_sections(self.new[n], old)
+        known = self.why == NAMES or (alone and self.why == CHANGED)
+        return {section for section in found if not known or self.concerns(section)}
 
     def concerns(self, section: str) -> bool:
         """Whether the change of the text can concern a section: the function or variable that it holds."""
@@ -176,9 +189,7 @@ class Trace:
         for source in self._sources.values():
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
-                differing[one] = set(one.nodes) if old is None else changed_sections(one, old)
-                if old and source.why == CHANGED and not self._words:
-                    differing[one] = {section for section in differing[one] if source.concerns(section)}
+                differing[one] = source.differing(n, not self._words)
                 if not self._words:
                     # A template of a header that the source uses now: the base's own is made of the same text.
                     weak = [name for name, symbol in one.defined.items() if symbol.binding != GLOBAL]
@@ -244,6 +255,14 @@ class Trace:
                 self._problems.append(
                     say(source, name, "is built when the process starts, which the base has done already")
                 )
+
+
+def refuse(problems: Sequence[str]) -> None:
+    """One error that names all problems, if there are any."""
+    if problems := list(dict.fromkeys(problems)):
+        head = "what the branch changes would not run, or not everywhere:" if problems[1:] else ""
+        more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
+        raise ForkError("\n  ".join(filter(None, [head, *problems[:SAID], more])))
 
 
 def say(source: Source, name: str, what: str, place: str = "") -> str:

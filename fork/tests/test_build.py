@@ -170,7 +170,7 @@ def test_what_the_generators_reject_is_told_with_its_cause_and_line(
     fork = fork_of(root)
     state, generated = fork.series.state(fork.commit), fork.home / "work/generated"
     with pytest.raises(ForkError, match=rf"generators reject {root}/.*{sentence}.*generate\.log\)") as caught:
-        pipeline._generate(fork, fork.site, state, generated)
+        pipeline._generate(fork, fork.site, state[softclip.NATIVE], state.get(DERIVATIVES), generated)
     log = fork.home / "work/generate.log"
     assert "Traceback" in log.read_text() and "\n" not in str(caught.value)
 
@@ -182,7 +182,8 @@ def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> Non
     fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
     (fork.home / "work").mkdir(parents=True)
     with pytest.raises(ForkError, match="^the disk is full at "):
-        pipeline._generate(fork, tmp_path, fork.series.state(fork.commit), tmp_path / "generated")
+        native = fork.series.state(fork.commit)[softclip.NATIVE]
+        pipeline._generate(fork, tmp_path, native, None, tmp_path / "generated")
 
 
 @pytest.mark.long

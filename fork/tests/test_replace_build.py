@@ -22,6 +22,7 @@ NONZERO = "aten/src/ATen/native/Nonzero.cpp"
 KERNEL = "aten/src/ATen/native/cuda/Kernel.cu"
 SOBOL = "aten/src/ATen/native/Sobol.cpp"
 NEW = "aten/src/ATen/native/ThriceSinc.cpp"
+MEDIAN = "aten/src/ATen/native/MedianMine.cpp"
 DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
 # PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
@@ -80,6 +81,7 @@ def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv(name, value)
     yield module_tree
     git(module_tree, "checkout", "--quiet", "--force", "mine")
+    git(module_tree, "clean", "--quiet", "--force", "-d")
 
 
 def edit(tree: Path, path: str, before: str, after: str) -> None:
@@ -140,11 +142,11 @@ def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_an_entry_of_an_operator_that_the_base_has(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Another kernel is refused, and so is a new operator whose node would be that of another."""
+    """Other words than a kernel's name are refused, and so is a new operator whose node would be that of another."""
     kernels = "    CPU, CUDA, MPS: sinc_out\n"
-    edit(tree, NATIVE_FUNCTIONS, kernels, f"{kernels}    ZeroTensor: sinc_mine\n")
+    edit(tree, NATIVE_FUNCTIONS, kernels, f"{kernels}  device_guard: False\n")
     assert build(tree) == 1
-    assert "adds `ZeroTensor: sinc_mine` to an entry, compiled into PyTorch's libraries" in capsys.readouterr().err
+    assert "adds `device_guard: False` to an entry, compiled into PyTorch's libraries" in capsys.readouterr().err
     git(tree, "checkout", "--quiet", "--force", "mine")
     schema = "sinc.mine(Tensor self, int n) -> Tensor"
     kernel = "dispatch:\n    CompositeExplicitAutograd: sinc_mine\n\n"
@@ -152,6 +154,36 @@ def test_an_entry_of_an_operator_that_the_base_has(tree: Path, capsys: pytest.Ca
     edit(tree, DERIVATIVES, "- name: sinc(Tensor self)", f"- name: {schema}\n  self: grad\n\n- name: sinc(Tensor self)")
     assert build(tree) == 1
     assert "whose node SincBackward0 would take the place of the base's" in capsys.readouterr().err
+
+
+def test_another_kernel(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It runs for the dispatcher and for those of the base that call at::cpu::median past it, as AOTInductor's code
+    does; so does the kernel of a key that the entry did not have."""
+    edit(tree, NATIVE_FUNCTIONS, "    CPU: median_cpu\n", "    CPU: median_mine\n    SparseCPU: median_sparse\n")
+    kernels = "Tensor median_mine(const Tensor& self) {\n  return self.amax();\n}\n"
+    kernels += "Tensor median_sparse(const Tensor& self) {\n  return median_mine(self.to_dense()).neg();\n}\n"
+    head = "#include <ATen/core/Tensor.h>\n#include <ATen/ops/median_native.h>\n"
+    write(tree, {MEDIAN: f"{head}namespace at::native {{\n{kernels}}} // namespace at::native\n"})
+    assert build(tree) == 0
+    said = capsys.readouterr().out
+    assert "replaced aten/src/ATen/RegisterCPUEverything.cpp (registers median, changed in its entry)\n" in said
+    code = """
+import ctypes, torch
+x = torch.tensor([1.0, 2.0, 3.0, 3.0], requires_grad=True)
+torch.median(x).backward()
+print(torch.median(x).item(), x.grad.tolist(), torch.median(x.detach().to_sparse()).item())
+pointer, capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_void_p)
+capsule.restype, capsule.argtypes = ctypes.py_object, (ctypes.c_void_p,) * 3
+(given,), found = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors([x.detach()]), ctypes.c_void_p()
+shim = ctypes.CDLL(torch.__path__[0] + "/lib/libtorch_cpu.so").aoti_torch_cpu_median
+assert shim(ctypes.c_void_p(pointer(given, None)), ctypes.byref(found)) == 0
+print(torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule(found.value, None, None)).item())
+"""
+    assert python(tree, code).splitlines() == ["3.0 [0.0, 0.0, 0.5, 0.5] -3.0", "3.0"]
+    edit(tree, MEDIAN, "self.amax()", "self.amin()")
+    assert build(tree) == 0 and "RegisterCPUEverything.cpp\n" not in capsys.readouterr().out
+    assert python(tree, code).splitlines() == ["1.0 [1.0, 0.0, 0.0, 0.0] -1.0", "1.0"]
 
 
 def test_a_hidden_formula(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
 ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)
+DISPATCH = re.compile(r"^  dispatch:.*\n(?:    .*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,15 @@ def changed(before: str, after: str) -> list[str]:
     """The schemas of entries that both lists have, and not alike."""
     old, new = entries(before), entries(after)
     return [schema for schema in old if schema in new and code(old[schema]) != code(new[schema])]
+
+
+def in_dispatch_alone(before: str, after: str) -> bool:
+    """Whether every entry that differs says the same beside its `dispatch`."""
+    lists = [entries(text) for text in (before, after)]
+    rest = (
+        [DISPATCH.sub("", "\n".join([*code(one[schema]), ""])) for one in lists] for schema in changed(before, after)
+    )
+    return all(old == new for old, new in rest)
 
 
 def code(entry: str) -> list[str]:

@@ -1,0 +1,45 @@
+"""Runs the program that calls PyTorch's generators, unless it has made the same before."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fork import process
+from fork.engine.base import Base
+from fork.engine.cause import cause
+from fork.engine.digest import digest, tool_files
+from fork.engine.tree import write
+from fork.errors import ForkError
+
+
+def run(
+    base: Base,
+    stage: Path,
+    work: Path,
+    native: Path,
+    derivatives: Path | None,
+    written: Path | None,
+    kernels: Sequence[tuple[str, str]] = (),
+) -> Path:
+    """The folder with what is generated of two lists; `written` is the second as somebody edits it.
+
+    With `kernels`, each a dispatch key and an operator, these alone are registered, and nothing else is generated.
+    """
+    tools = [file.read_bytes() for file in tool_files()]
+    lists = [file.read_bytes() for file in (native, derivatives) if file]
+    asked = digest(base.record_text.encode(), *tools, repr(kernels).encode(), *lists)
+    made, done = work / "generated", work / "generated.json"
+    if done.is_file() and json.loads(done.read_text()) == asked:
+        return made
+    done.unlink(missing_ok=True)
+    program = Path(__file__).with_name("generate.py")
+    variables = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage), "FORK_KERNELS": json.dumps(kernels)}
+    ended = process.attempt([base.python, program, native, derivatives or "", made], env=variables)
+    if ended.returncode:
+        write(work, "generate.log", ended.stdout + ended.stderr)
+        raise ForkError(f"PyTorch's generators reject {cause(ended.stderr, native, written)}")
+    write(work, done.name, json.dumps(asked))
+    return made
