@@ -43,6 +43,8 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
     native, changed = changed_list(base, tree, NATIVE_FUNCTIONS, text)
     if text and (place := base.wheel_path(NATIVE_FUNCTIONS)):
         write(stage, place, native)
+    if not changed:
+        return Kernels()
     theirs, ours = yamls.entries(base.read(NATIVE_FUNCTIONS) or ""), yamls.entries(native)
     wanted: list[tuple[str, str]] = []
     problems: list[str] = []
