@@ -22,7 +22,7 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -47,6 +47,10 @@ EFFECTIVE, REFUSED, UNCOMPILED, INEFFECTIVE, BROKEN = VERDICTS = (
     "ineffective",
     "broken",
 )
+MANY = 40
+"""How many other sources the tool may compile too; its own limit."""
+LONGEST = 300
+"""Letters of a reason in a table."""
 BASES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so")
 
 
@@ -95,7 +99,7 @@ def base() -> list[Library]:
     return [Library.read(Path(torch.__file__).parent / "lib" / name) for name in BASES]
 
 
-def build(branch: Branch, paths: Iterable[str]) -> tuple[Run, list[str]]:
+def build(branch: Branch, paths: Collection[str]) -> tuple[Run, list[str]]:
     """Changes these sources and builds the branch; also the lines that the changes print."""
     branch.reset()
     lines = []
@@ -103,7 +107,7 @@ def build(branch: Branch, paths: Iterable[str]) -> tuple[Run, list[str]]:
         text, said = plant((branch.checkout / path).read_text(), path)
         branch.write(path, text)
         lines += said
-    return branch.fork("build"), lines
+    return branch.fork("build", "--many", str(len(paths) + MANY)), lines
 
 
 @dataclass(frozen=True)
@@ -214,14 +218,20 @@ def table(known: Known) -> str:
     return markdown_table(["", "sources", *VERDICTS, "median s", "longest s"], rows)
 
 
-def reasons(known: Known) -> str:
+def reasons(known: Known, tree: Path) -> str:
     """Why sources were not effective, one row for each."""
     rows = [
-        [f"`{path}`", result.verdict, result.reason.replace("|", "\\|").replace("\n", " ")]
+        [f"`{path}`", result.verdict, _cell(result.reason.replace(str(tree.resolve()), "~/pytorch"))]
         for path, result in sorted(known.results.items())
         if result.verdict != EFFECTIVE
     ]
     return markdown_table(["source", "", "why"], rows) if rows else "Every source of the sample was effective.\n"
+
+
+def _cell(reason: str) -> str:
+    """What fits into a table."""
+    plain = " ".join(reason.replace("|", "\\|").split())
+    return plain if len(plain) <= LONGEST else f"{plain[:LONGEST]} ..."
 
 
 def main() -> None:
@@ -252,11 +262,14 @@ def main() -> None:
     said = together(branch, known) if args.together else ""
     known.keep()
     branch.reset()
-    print(table(known), reasons(known), said, sep="\n")
+    print(table(known), reasons(known, args.tree), said, sep="\n")
     if args.write:
         if missing := [path for path in sample if path not in known.results]:
             raise ForkError(f"{len(missing)} sources of the sample are not known yet, such as {missing[0]}")
-        values = {"coverage": f"{table(known)}\nPyTorch {where}, tool at {commit()}. {said}", "reasons": reasons(known)}
+        values = {
+            "coverage": f"{table(known)}\nPyTorch {where}, tool at {commit()}. {said}",
+            "reasons": reasons(known, args.tree),
+        }
         GUIDE.write_text(fill(GUIDE.read_text(), values, GUIDE.name))
 
 
