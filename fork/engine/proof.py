@@ -14,13 +14,16 @@ ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 def mapped() -> dict[str, tuple[int, int]]:
     """The first and the last address of each library of the process, by its file's name."""
     found: dict[str, tuple[int, int]] = {}
+    name = ""
     with open("/proc/self/maps") as maps:
         for line in maps:
             words = line.split(maxsplit=5)
+            first, last = (int(word, 16) for word in words[0].split("-"))
             if len(words) == 6:
-                first, last = (int(word, 16) for word in words[0].split("-"))
                 name = os.path.basename(words[5].strip())
-                found[name] = (min(first, found.get(name, (first, 0))[0]), max(last, found.get(name, (0, last))[1]))
+            elif name not in found or found[name][1] != first:
+                continue  # else it is the library's memory without a file: variables that begin as zero
+            found[name] = (min(first, found.get(name, (first, 0))[0]), max(last, found.get(name, (0, last))[1]))
     return found
 
 
