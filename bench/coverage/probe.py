@@ -16,6 +16,8 @@ import sys
 
 import torch
 
+from fork.engine.proof import mapped
+
 PAGE = mmap.PAGESIZE
 TRAPS = {"x86_64": b"\xcc", "aarch64": b"\x00\x00\x20\xd4"}
 # Where Linux keeps the program counter in the context that it gives to a signal's handler, and what a trap adds to it.
@@ -34,20 +36,11 @@ class Action(ctypes.Structure):
     ]
 
 
-def loaded(name: str) -> int:
-    """The address at which a library lies in this process; 0 where it is not loaded."""
-    with open("/proc/self/maps") as maps:
-        rows = [line.split() for line in maps]
-    spots = [int(row[0].partition("-")[0], 16) for row in rows if len(row) > 5 and row[5].endswith("/" + name)]
-    return min(spots, default=0)
-
-
 def elsewhere(names: list[str], ours: list[str]) -> list[str]:
     """The names that PyTorch's libraries do not find in these of ours: they search in the order that `torch._C` has."""
     scope = ctypes.CDLL(torch._C.__file__)
-    with open("/proc/self/maps") as maps:
-        rows = [line.split() for line in maps]
-    spans = [[int(end, 16) for end in row[0].split("-")] for row in rows if len(row) > 5 and row[5] in ours]
+    libraries = mapped()
+    spans = [libraries[name] for name in map(os.path.basename, ours) if name in libraries]
     places = {name: ctypes.cast(getattr(scope, name), ctypes.c_void_p).value or 0 for name in names}
     return [name for name, place in places.items() if not any(start <= place < end for start, end in spans)]
 
@@ -82,8 +75,9 @@ def watch(old: dict[str, list[tuple[str, int]]]) -> list[str]:
     action = Action(HANDLER(stopped), flags=4 | 0x40000000)  # SA_SIGINFO | SA_NODEFER
     watch.kept = action  # type: ignore[attr-defined]
     libc.sigaction(signal.SIGTRAP, ctypes.byref(action), None)
+    libraries = mapped()
     for library, functions in old.items():
-        if bias := loaded(library):
+        if bias := libraries.get(library, (0, 0))[0]:
             for name, offset in functions:
                 if bias + offset not in held:
                     held[bias + offset] = (name, trap(bias + offset, libc))

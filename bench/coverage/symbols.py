@@ -20,7 +20,7 @@ SYMBOL: np.dtype = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 OBJECT, FUNCTION, FILE = 1, 2, 4
-LOCAL, WEAK = 0, 2
+LOCAL, WEAK, UNIQUE = 0, 2, 10
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Symbol:
     start: int
     size: int
     kind: int
-    weak: bool
+    binding: int
     file: str
 
 
@@ -52,7 +52,9 @@ class Library:
         library.sections = _sections(data)
         for symbol in _symbols(data, library.sections, ".symtab", ".strtab"):
             library.symbols[symbol.name].append(symbol)
-        library.exported = frozenset(s.name for s in _symbols(data, library.sections, ".dynsym", ".dynstr"))
+        # Of a unique one the process keeps whichever comes first, such as a constant of the standard library.
+        exported = _symbols(data, library.sections, ".dynsym", ".dynstr")
+        library.exported = frozenset(symbol.name for symbol in exported if symbol.binding != UNIQUE)
         return library
 
     def planted(self) -> list[str]:
@@ -67,7 +69,7 @@ class Library:
             symbol
             for name in names
             for symbol in self.symbols.get(name, ())
-            if symbol.kind == FUNCTION and not symbol.weak and (not symbol.file or _stem(symbol.file) in stems)
+            if symbol.kind == FUNCTION and symbol.binding != WEAK and (not symbol.file or _stem(symbol.file) in stems)
         ]
 
 
@@ -121,7 +123,7 @@ def _symbols(data: np.ndarray, sections: dict[str, tuple[int, int, int]], table:
         if kind == FILE:
             file = said
         else:
-            yield Symbol(said, value, extent, kind, binding == WEAK, file if binding == LOCAL else "")
+            yield Symbol(said, value, extent, kind, binding, file if binding == LOCAL else "")
 
 
 def reached(library: Library, old: list[Symbol]) -> dict[str, list[str]]:
