@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -267,7 +268,7 @@ def main() -> None:
         if missing := [path for path in sample if path not in known.results]:
             raise ForkError(f"{len(missing)} sources of the sample are not known yet, such as {missing[0]}")
         values = {
-            "coverage": f"{table(known)}\nPyTorch {where}, tool at {commit()}. {said}",
+            "coverage": table(known) + "\n" + textwrap.fill(f"PyTorch {where}, tool at {commit()}. {said}", 120),
             "reasons": reasons(known, args.tree),
         }
         GUIDE.write_text(fill(GUIDE.read_text(), values, GUIDE.name))
