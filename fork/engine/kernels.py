@@ -85,8 +85,8 @@ def _placed(error: ForkError, file: Path, text: str) -> ForkError:
 
 
 def _parsed(entry: str) -> Mapping[str, Any]:
-    (found,) = yaml.load(entry, Loader=LOADER)
-    return found  # type: ignore[no-any-return]
+    found: list[Mapping[str, Any]] = yaml.load(entry, Loader=LOADER)
+    return found[0]
 
 
 def dispatch(entry: Mapping[str, Any]) -> dict[str, str]:

@@ -48,9 +48,9 @@ inline bool attn_is_fused(
   }
   switch (processor) {
     case AttnProcessor::AVX2: {
-      // Backward MKL's products save as much as the passes cost, unless the
-      // rows of attn share sets of the cache, or attn is small, or so large
-      // that malloc returns new memory.
+      // Backward, passes over attn are costly where its rows share sets of the
+      // cache, and where it is small, or so large that malloc returns new
+      // memory. Elsewhere kernels win if they are narrow and little is padded.
       const int64_t bytes = n * elementSize(dtype);
       const bool costly = n <= 256 || bytes % 2048 == 0 || n * bytes > 1 << 25;
       const int64_t padded = (d + 15) / 16 * 16 + (e + 15) / 16 * 16;
