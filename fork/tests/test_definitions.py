@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fork.weave.declarations import Redeclared, redeclared
-from fork.weave.definitions import concerned
+from fork.weave.definitions import _items, concerned, defined
 from fork.weave.registrations import dropped, left
 
 BEFORE = """\
@@ -54,6 +56,62 @@ Sum fifth();
 def test_what_a_change_concerns(old: str, new: str, names: set[str] | None) -> None:
     assert BEFORE.count(old) == 1
     assert concerned(BEFORE, BEFORE.replace(old, new)) == names
+
+
+# Heads that are easily taken for variables, and what ends with neither a brace nor a semicolon.
+HARD = """\
+namespace at {
+template <typename T, bool both = true, typename = std::enable_if_t<(sizeof(T) >= 4)>>
+static T low(T a) { return a; }
+bool operator!=(const Pair& a, const Pair& b) { return low(a.first) != b.first; }
+Pair::Pair(int a) : first{a} { low(a); }
+int high(int a) { return low(a); }
+namespace {
+int inner(int a) { return a; }
+} // namespace
+int last(int a) { return inner(a); }
+REGISTER_DISPATCH(low_stub, &low)
+REGISTER_DISPATCH(
+    last_stub,
+    &last)
+} // namespace at
+int outside() { return at::last(1); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ("return inner(a)", "return inner(a + 1)", {"last", "last_stub", "outside"}),
+        ("&last)", "&inner)", {"last_stub", "last", "inner", "outside"}),
+        ("at::last(1)", "at::last(2)", {"outside"}),
+        ("{ return a; }\nbool", "{ return a + 1; }\nbool", None),
+        ("!= b.first", "== b.first", None),
+        ("low(a); }\nint high", "}\nint high", None),
+    ],
+)
+def test_what_a_change_concerns_behind_hard_heads(old: str, new: str, names: set[str] | None) -> None:
+    assert HARD.count(old) == 1
+    assert concerned(HARD, HARD.replace(old, new)) == names
+
+
+@pytest.mark.parametrize("old", ["", "} // namespace at\n", "int high(int a) ", "    &last)\n"])
+def test_no_text_is_lost(old: str) -> None:
+    """Whatever a change touches is in an item, also of a text that does not compile: no change is taken for none."""
+    text = HARD.replace(old, "")
+    words = set(re.findall(r"\w+", text.replace("// namespace", "").replace("at\n", "\n")))
+    assert words <= set(re.findall(r"\w+", " ".join(_items(text))))
+
+
+def test_what_a_source_defines() -> None:
+    """A header's function is none of it, where the source calls it or not; nor is what it includes more."""
+    more = BEFORE.replace("#include <ATen/A.h>\n", "#include <ATen/A.h>\n#include <cstdio>\n")
+    names = {"LIMIT", "low", "Pair", "kTable", "middle", "high", "other", "third", "fourth_out", "Sum", "fifth"}
+    names |= {"define"}
+    assert defined(BEFORE, more) == names
+    assert defined(BEFORE, BEFORE.replace("LIMIT 4", "LIMIT 5")) is None
+    assert defined(BEFORE, BEFORE + "DEFINES_SOMETHING()\n") is None
+    assert defined(BEFORE, BEFORE + "template <> void Pair<float>::twice<Sum>(int a) {}\n") == {*names, "twice"}
 
 
 MOVES = """\

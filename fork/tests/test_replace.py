@@ -77,7 +77,9 @@ int Shape::sides() const { return 4; }
     f"{FOLDER}/Two.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
-int seen() { return secret(1) + kept() + small(written); }
+template <typename T, int n = 1>
+static T times(T a) { return a * n; }
+int seen() { return secret(1) + kept() + times(small(written)); }
 int deeper(int a) { return secret(a) * 2; }
 } // namespace at::native
 """,

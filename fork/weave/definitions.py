@@ -13,6 +13,10 @@ from fork.weave.difference import hunks
 TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
 # What the language calls by itself.
 IMPLICIT = {"begin", "end", "swap", "get"}
+CALL = re.compile(r"[A-Z][A-Z0-9_]+\((?:[^()]|\([^()]*\))*\)")
+NAMED = re.compile(r"(\w+)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
+UNCLEAR = "#? "
+KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -40,6 +44,52 @@ def concerned(before: str, after: str, others: Collection[str] = ()) -> set[str]
         found |= more
 
 
+def defined(before: str, after: str) -> set[str] | None:
+    """The words in the names of what a source defines, before a change or after it; None where that cannot be told.
+
+    A function of a header has the same definition everywhere, by the language's rule. So a change of a source alone can
+    concern it only where it is made of what the source defines: a template's instance for a type of the source.
+    """
+    old, new = _items(before), _items(after)
+    changed = [item for a, b, c, d in hunks(old, new) for item in (*old[a:b], *new[c:d])]
+    if any(item.startswith("#") and not re.match(r"#\s*include\b", item) for item in changed):
+        return None  # a header may ask for the macro
+    found: set[str] = set()
+    for item in map(_text, (*old, *new)):
+        names = _said(item)
+        if names is None:
+            return None
+        found |= names
+    return found - KEYWORDS
+
+
+def _said(item: str) -> set[str] | None:
+    """The words in the name of what an item defines, or more; None where nothing tells it."""
+    if item.startswith(UNCLEAR):
+        return None
+    if item.startswith("#"):
+        return set(WORD.findall(item)) if re.match(r"#\s*define\b", item) else set()
+    whole = re.split(r"[{;]", _plain(item), maxsplit=1)[0]
+    if "operator" in whole:
+        return set(WORD.findall(whole))
+    if TYPE.search(item):
+        return set(WORD.findall(re.split(r"=|(?<!:):(?!:)", whole)[0]))
+    found: set[str] = set()
+    for head in (whole.rstrip(" ="), whole.partition("=")[0]):
+        called = NAMED.search(head)
+        if called and re.fullmatch(r"[A-Z][A-Z0-9_]+", called[1]):
+            inside = set(WORD.findall(head[called.end() :].partition(")")[0]))
+            if not inside:
+                return None
+            found |= inside
+        elif called:
+            found.add(called[1])
+        else:
+            last = re.findall(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
+            found |= set(last if last and "(" not in head else WORD.findall(head))
+    return found
+
+
 def _items(text: str) -> list[str]:
     """The definitions, declarations and directives of a source, outside of and directly in its namespaces, in their
     order; what stands in namespaces begins with their heads, in a line of their own."""
@@ -51,6 +101,8 @@ def _items(text: str) -> list[str]:
     at = start = 0
     while brace := re.compile(r"[{};]").search(code, at):
         at, head = brace.end(), " ".join(code[start : brace.start()].split())
+        if brace[0] == "}" and head:
+            found += [(start, item) for item in _rest(plain[start : brace.start()])]
         if brace[0] == "}" or (brace[0] == "{" and SCOPE.fullmatch(head)):
             scopes = [*scopes, head] if brace[0] == "{" else scopes[:-1]
             start = at
@@ -65,13 +117,34 @@ def _items(text: str) -> list[str]:
         begin = start + len(code[start:at]) - len(code[start:at].lstrip())
         found.append((begin, "\n".join([*filter(None, [" ".join(scopes)]), " ".join(plain[begin:at].split())])))
         start = at
+    if code[start:].strip():
+        found += [(start, item) for item in _rest(plain[start:])]
     return [item for _, item in sorted(found)]
+
+
+def _rest(text: str) -> list[str]:
+    """What ends with neither a brace nor a semicolon: uses of macros, else one item of which nothing tells more."""
+    plain = " ".join(DIRECTIVE.sub("", text).split())
+    calls = CALL.findall(plain)
+    return calls if "".join(calls) == plain.replace(") ", ")") else [f"{UNCLEAR}{plain}"]
 
 
 def _goes_on(head: str) -> bool:
     """Whether what has this before its brace ends with a semicolon: a type or a variable, but no function."""
+    head = _plain(head)
     outer = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", head))
-    return "(" not in head or bool(re.search(r"=(?!=)", outer.replace("operator=", "")))
+    return "(" not in head or bool(re.search(r"=(?!=)", re.sub(r"operator\s*[^\w\s(]+", "", outer)))
+
+
+def _plain(head: str) -> str:
+    """A head without the arguments of its template."""
+    while found := re.match(r"\s*template\s*<", head):
+        depth, at = 1, found.end()
+        while depth and at < len(head):
+            depth += {"<": 1, ">": -1}.get(head[at], 0)
+            at += 1
+        head = head[at:]
+    return head
 
 
 def _text(item: str) -> str:
@@ -84,7 +157,7 @@ def _names(item: str) -> set[str] | None:
     if item.startswith("#"):
         macro = re.match(r"#\s*define\s+(\w+)", item)
         return {macro[1]} if macro else None
-    head = re.split(r"[{=;]", item, maxsplit=1)[0]
+    head = re.split(r"[{=;]", _plain(item), maxsplit=1)[0]
     if TYPE.search(item) or "operator" in head or "~" in head or re.search(r"\b(\w+)(?:<.*>)?::\1\s*\(", head):
         return None
     called = re.search(r"(\w+)\s*\(", head)
