@@ -54,12 +54,12 @@ package: setup
 	$(VENV)/bin/python -m build --outdir build/dist
 	$(VENV)/bin/python -m pytest -q fork/tests/test_installed.py
 
-# Builds, links, imports and inspects the CUDA kernels: this needs nvcc, but no GPU. torch's CUDA build goes into build/.
+# Builds, links, imports and inspects the CUDA kernels, and changes PyTorch's own: this needs nvcc, but no GPU. torch's CUDA build goes into build/.
 cuda: setup
 ifeq ($(NVCC),)
 	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
 else
-	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py checks/cuda/test_changed.py
 endif
 
 OURS := fork suites checks bench examples conftest.py test/test_ops.py

@@ -16,9 +16,10 @@ from fork.errors import ForkError
 from fork.weave.cpp import code_of
 from fork.weave.difference import hunks
 
-# Where PyTorch keeps the sources of the libraries that a wheel has, and what of them no wheel for the CPU holds.
+# Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.
 LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
-ELSEWHERE = re.compile(r"/(?:cuda|hip|mps|metal|vulkan|xpu|mtia|miopen|cudnn|test|tests|benchmarks?)/")
+ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|test|tests|benchmarks?)/")
+DEVICE = re.compile(r"/(?:cuda|cudnn)/")
 RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
 KINDS = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh")
 SOURCES = (".cpp", ".cc")
@@ -48,9 +49,10 @@ class Tree:
     since: str
     release: str
     known: bool
+    device: bool = False  # whether the wheel has libraries for the GPU
 
     @classmethod
-    def of(cls, path: Path, since: str, version: str, commit: str) -> Tree:
+    def of(cls, path: Path, since: str, version: str, commit: str, device: bool = False) -> Tree:
         """The tree of the wheel's commit, or of its release tag, else of the commit where the branch began."""
         checkout = Checkout.open(path)
         for name in (commit, f"v{version.partition('+')[0]}"):
@@ -58,8 +60,8 @@ class Tree:
                 found = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
             except ForkError:
                 continue
-            return cls(checkout, since, found.strip(), True)
-        return cls(checkout, since, since, False)
+            return cls(checkout, since, found.strip(), True, device)
+        return cls(checkout, since, since, False, device)
 
     def read(self, path: str) -> str | None:
         return self._texts.get(path) or self.checkout.read_at(self.release, path)
@@ -119,8 +121,16 @@ class Tree:
         if word not in self._naming:
             named = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
             files = (path for path, text in self._texts.items() if word in text and named.search(text))
-            self._naming[word] = sorted(filter(_compiled, files))
+            self._naming[word] = sorted(path for path in files if not self.elsewhere(path))
         return self._naming[word]
+
+    def elsewhere(self, path: str) -> bool:
+        """Whether no library of such a wheel has what this file would become."""
+        return bool(ELSEWHERE.search(path)) or (not self.device and bool(path.endswith(".cu") or DEVICE.search(path)))
+
+    def named(self, name: str) -> list[str]:
+        """The sources whose files have this name."""
+        return [path for path in self._texts if path.rpartition("/")[2] == name and not self.elsewhere(path)]
 
     @cached_property
     def _naming(self) -> dict[str, list[str]]:
@@ -145,10 +155,6 @@ class Tree:
                 for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
                     found[path].add(file)
         return found
-
-
-def _compiled(path: str) -> bool:
-    return not ELSEWHERE.search(path)
 
 
 def _safe(code: list[str], line: int) -> int:

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -55,6 +55,7 @@ print(json.dumps({
     "architectures": getattr(torch._C, "_cuda_getArchFlags", str)() or "",
     "config": torch.__config__.show(),
     "commit": torch.version.git_version or "",
+    "bindings": dir(torch._C),
 }))
 """
 
@@ -62,7 +63,7 @@ print(json.dumps({
 @dataclass(frozen=True)
 class Probe:
     """Where Python's headers are and how its extensions end; and how torch was built: pybind11's flags, the GPUs, the
-    compiler's flags, the commit."""
+    compiler's flags, the commit; and what its module of bindings has."""
 
     include: str
     suffix: str
@@ -70,6 +71,7 @@ class Probe:
     architectures: str
     config: str = ""
     commit: str = ""
+    bindings: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ class Libraries:
     """The libraries of a base whose sources a branch can change."""
 
     def __init__(self, base: Base, work: Path) -> None:
-        names = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
-        self._paths = [path for name in names if (path := base.torch / "lib" / name).is_file()]
+        self._paths = [path for name in NAMES + LATE if (path := base.torch / "lib" / name).is_file()]
         self._base, self.work = base, work
         self.gpu = base.cuda is not None
         packaged = base.site / "torchgen/packaged"
@@ -69,8 +68,13 @@ class Libraries:
         if symbolic := next((row[1] for row in rows if row[0] == "symbolic"), None):
             raise ForkError(f"{symbolic} was linked with -Bsymbolic, so nothing takes the place of what it defines")
         self.files: dict[str, int] = defaultdict(int)
-        for row in rows:
-            self.files[row[1]] += row[0] == "file"
+        self._late: dict[str, str] = {}
+        for _, file, where in (row for row in rows if row[0] == "file"):
+            library = where.rpartition("/")[2]
+            if library in LATE:
+                self._late[file] = library
+            else:
+                self.files[file] += 1
 
     def held(self, reached: Iterable[str], names: Iterable[str]) -> Held:
         """What is known of all names that were asked for; who reaches them only of those in `reached`."""
@@ -109,6 +113,10 @@ class Libraries:
         """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""
         return any(self.count(path, ending) for ending in ENDINGS)
 
+    def late(self, path: str) -> str:
+        """The library of a source that the base loads when it is first used, if it is of such a one alone."""
+        return "" if self.has_source(path) else self._late.get(path.rpartition("/")[2], "")
+
     def count(self, path: str, ending: str = "") -> int:
         return self.files.get(path.rpartition("/")[2] + ending, 0)
 
@@ -125,7 +133,7 @@ class Libraries:
                 env={"ASKED": str(self.work / "references.asked")},
             )
             own = {name: list[list[str]]() for name in fresh}
-            for row in (line.split("\t") for line in said.splitlines()):
+            for row in (line.split("\t") for line in NVCC.sub(r"\1.cu", said).splitlines()):
                 name = row[1] if row[0] in ("symbol", "place", "direct", "uses", "slot") else "*"
                 own.get(name, own.get(f"?{name}", [])).append(row)
             self._answers |= own
@@ -145,5 +153,10 @@ OTHERS = re.compile(
     r"(?:_Z(?:T[VIST]|GV|Z)*N?K?\d+)?"
     r"(?:dnnl|fbgemm|asmjit|Xbyak|onnx|google|tensorpipe|gloo|libkineto|mkl|xnn|cpuinfo|[Ss]leef)"
 )
+# What nvcc makes of the name of a source, for one architecture or several.
+NVCC = re.compile(r"tmpxft_\w+-\d+_([^\t\n]+?)(?:\.compute_\w+)?\.cudafe1\.cpp")
+NAMES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
+# These are loaded when something is used that they have.
+LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
 KINDS = ("exported", "protected", "hidden")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

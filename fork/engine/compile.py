@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fork import process
-from fork.engine import cache, sanitizers, toolchain, tree
+from fork.engine import cache, device, sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
 from fork.engine.search import Replaced
@@ -67,7 +67,8 @@ def compile_fork(job: Job) -> dict[str, Path]:
     _forget_what_ninja_would_keep(job)
     job = _at_one_place(job)
     inputs = job.work / "inputs.cmake"
-    settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in _inputs(job).items())
+    given = _inputs(job)
+    settings = "".join(f"set({name} [=[{';'.join(map(str, values))}]=])\n" for name, values in given.items())
     configure = [toolchain.which("cmake"), "-S", str(HERE / "cmake"), "-B", str(job.work), "-G", "Ninja"]
     configure += [f"-DCMAKE_CXX_COMPILER={toolchain.cxx()}"]
     configure += [f"-DCMAKE_MAKE_PROGRAM={toolchain.which('ninja')}"]
@@ -92,7 +93,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
     _run(ninja, job.work / "compile.log", job.named, job.fragments, variables)
     suffix = job.base.probe.suffix
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
-    if job.toolkit:
+    if given.get("FORK_CUDA_SOURCES"):
         libraries["torch/lib/libtorch_fork_cuda.so"] = job.work / "libtorch_fork_cuda.so"
     return libraries
 
@@ -150,6 +151,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
     generated: dict[str, list[Path]] = _generated(job) if job.operators else defaultdict(list)
     capabilities = toolchain.instruction_sets(job.base.torch, platform.machine())
     glue = _link(job, "glue", HERE / "glue")
+    replaced = [*job.replaced.objects, *job.replaced.python]
     bindings = [glue / "python_symbols.cpp"] if job.operators else []
     inputs: dict[str, Iterable[object]] = {
         "BASE_TORCH": [_link(job, "torch", job.base.torch)],
@@ -175,6 +177,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_GLUE": [glue / f"{name}_symbols.cpp" for name in _glue(job)],
         "FORK_OBJECTS": job.replaced.objects,
         "FORK_PYTHON_OBJECTS": job.replaced.python,
+        "FORK_OBJECT_LIBRARIES": device.libraries(job.base) if replaced else [],
         "FORK_LAST": [glue / "quiet_start.cpp"] if job.replaced.objects else [],
         "FORK_MODULE": [
             *(["FORK_OPERATORS"] if job.operators else []),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.engine import sanitizers, toolchain
+from fork.engine import device, sanitizers, toolchain
 from fork.engine.base import Base
 from fork.engine.digest import digest, tool_files
 from fork.series import Commit, Series
@@ -52,7 +52,8 @@ class Fork:
         parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
         parts += [file.read_bytes() for file in tool_files()]
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
-        nvcc = str(toolchain.compiler(self.base) or "") if self.base.cuda and self.cuda != "off" else ""
+        gpu = self.base.cuda and self.cuda != "off"
+        nvcc = (str(toolchain.compiler(self.base) or ""), *device.at_hand()) if gpu else ""
         chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
         around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
         return digest(*parts, repr(chosen + around).encode())

@@ -15,8 +15,9 @@ from fork.engine.digest import digest
 from fork.engine.objects import readable
 from fork.engine.tree import write
 
-# The compiler's own libraries have these, and the linker finds them there.
-OTHERS = re.compile(r"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::")
+# The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
+UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
+OTHERS = re.compile(rf"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}")
 
 PROGRAM = """// Each function jumps to where the base's library has it.
 #include <link.h>

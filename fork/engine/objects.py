@@ -20,8 +20,12 @@ PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
 PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
 # What PyTorch's generators name the code of a node, and the kernel of an operator.
 HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
-# Told once for the base, and once for the copy.
-HARMLESS = re.compile(r"torch_warn_once|__ioinit|DW\.ref\.|fork_left_")
+# Told once for the base, and once for the copy; what each library finds out for itself; or by design each one's own, as
+# what pybind11 and nvcc keep there.
+PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
+HARMLESS = re.compile(
+    rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|{PYBIND}|__device_stub__|__cudaFat"
+)
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def _make(fork: Fork, stage: Path) -> None:
     clock = Clock()
     made_of, state = fork.digest(), fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
+    chosen = ""
     fork.base.check(fork.base.resized())
     fork.base.remember(fork.home / "work")
     changed = [path for path in state if fork.series.replaces(path)]
@@ -137,7 +138,7 @@ def _make(fork: Fork, stage: Path) -> None:
 
     replaced = Replaced()
     if NATIVE_FUNCTIONS in state or changed:  # else Python changes alone, and the base's libraries stay
-        replaced = _make_libraries(fork, stage, state, toolkit, clock)
+        replaced = _make_libraries(fork, stage, state, (toolkit, chosen), clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)
     if (tolerances := state.get(TOLERANCES)) is not None:
@@ -152,7 +153,10 @@ def _make(fork: Fork, stage: Path) -> None:
     print(f"done     {fork.commit.name} on torch {fork.base.version} in {took:.1f} s", flush=True)
 
 
-def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: Toolkit | None, clock: Clock) -> Replaced:
+def _make_libraries(
+    fork: Fork, stage: Path, state: dict[str, Path], chosen: tuple[Toolkit | None, str], clock: Clock
+) -> Replaced:
+    """Generates and compiles; `chosen` is the toolkit, and which it is, or why there is none."""
     generated = fork.home / "work/generated"
     if native := _added(fork, state, NATIVE_FUNCTIONS):
         _generate(fork, stage, native, _added(fork, state, DERIVATIVES), generated)
@@ -162,7 +166,7 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
     else:
         shutil.rmtree(generated, ignore_errors=True)
 
-    replaced = replace_sources(fork, stage, state)
+    replaced = replace_sources(fork, stage, state, *chosen)
     for line in replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told:
@@ -174,17 +178,19 @@ def _make_libraries(fork: Fork, stage: Path, state: dict[str, Path], toolkit: To
         generated=generated,
         headers=fork.home / "work/headers",
         work=fork.home / "work/cmake",
-        toolkit=toolkit,
+        toolkit=chosen[0],
         store=fork.build / "ccache",
         sanitize=fork.sanitize,
         named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
         replaced=replaced,
         fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
     )
+    count = sum(not path.endswith(".h") for path in sources)
+    if not (count or job.operators or replaced.objects or replaced.python):
+        return replaced  # what the wheel was built without was all, so its libraries stay
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
-    count = sum(not path.endswith(".h") for path in sources)
     generators = ", and the generated ones" if job.operators else ""
     clock.step("compile", f"{count} sources of the stack{generators}{cache.said(job.work)}")
     return replaced
@@ -223,7 +229,8 @@ def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, g
 def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
     """Imports the new fork before it replaces the last good one, and looks whether what it replaces is replaced."""
     own = ["libtorch.so", "_C" + fork.base.probe.suffix] if replaced.slots else []
-    asked = {"stage": str(stage), "slots": replaced.slots, "own": own}
+    bindings = sorted({*fork.base.probe.bindings} - replaced.gone) if replaced.python else []
+    asked = {"stage": str(stage), "slots": replaced.slots, "own": own, "bindings": bindings}
     tree.write(fork.home / "work", "slots.json", json.dumps(asked))
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)

@@ -1,4 +1,5 @@
-"""Run in a fork: every place where the base looks up a replaced symbol leads to the fork's libraries, or it says which.
+"""Run in a fork: every place where the base looks up a replaced symbol leads to the fork's libraries, and torch._C has
+what the base's has, or it says which.
 
 A script of its own: it reads the tables that the dynamic linker has filled in this process (with LD_BIND_NOW=1, all).
 """
@@ -47,5 +48,8 @@ if __name__ == "__main__":
     with open(sys.argv[1]) as file:
         asked = json.load(file)
     assert torch.__file__.startswith(asked["stage"]), torch.__file__
+    if lost := sorted(set(asked["bindings"]).difference(dir(torch._C))):
+        # A definition that the base was compiled with, and the fork was not, cuts out what is below its #ifdef.
+        sys.exit(f"torch._C lacks {len(lost)} of the names that the base's has, such as {lost[0]}")
     if found := wrong(asked["slots"], asked["own"]):
         sys.exit(f"{len(found)} of {len(asked['slots'])} places still lead to the base's own code, such as {found[0]}")

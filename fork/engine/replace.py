@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fork.checkout.changed import ELSEWHERE, Tree
+from fork.checkout.changed import Tree
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
+from fork.engine.device import LISTS, Device, bindings
 from fork.engine.fork import Fork
 from fork.engine.kernels import kernels_of
 from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
 from fork.engine.search import Replaced, Replacement
-from fork.engine.toolchain import instruction_sets
+from fork.engine.toolchain import Toolkit, instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
@@ -23,18 +24,19 @@ from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.yamls import entries
 
 
-def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Replaced:
-    """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs."""
+def replace_sources(
+    fork: Fork, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str
+) -> Replaced:
+    """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs.
+
+    `chosen` says why there is no toolkit for the GPU, or which.
+    """
     texts = {path: file.read_text() for path, file in state.items() if fork.series.replaces(path)}
     if not texts:
         return Replaced()
-    if device := next((path for path in texts if path.endswith((".cu", ".cuh"))), None):
-        raise ForkError(
-            f"{device} changes code of the GPU that exists, which a fork on a wheel cannot: add a file instead"
-        )
     base, work = fork.base, fork.home / "work"
     assert fork.series.checkout is not None and fork.series.since is not None
-    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit)
+    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, base.cuda is not None)
     if not tree.known:
         print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
     headers = {path: text for path, text in texts.items() if path.endswith((".h", ".cuh"))}
@@ -42,16 +44,24 @@ def replace_sources(fork: Fork, stage: Path, state: Mapping[str, Path]) -> Repla
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
     kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
     libraries = Libraries(base, work)
+    lists = tree.checkout.read_at(tree.release, LISTS) or ""
+    device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *_generated(work)]
-    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *_others(tree.checkout.path, base.site)]
+    others = [*_others(tree.checkout.path, base.site), *device.includes(), base.torch / "include/kineto"]
+    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *others]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
-    compilers = [Compiler(base, work / "whole", capabilities, front, behind) for front in fronts]
+    compilers = [Compiler(base, work / "whole", capabilities, front, behind, device) for front in fronts]
     found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
-    sources = {path: text for path, text in texts.items() if path.endswith(".cpp")}
-    for path in [path for path in sources if ELSEWHERE.search(path) and not libraries.has_source(path)]:
-        print(f"left out {path}: torch {base.version} was built without it", flush=True)
-        del sources[path]
+    sources = {path: text for path, text in texts.items() if path.endswith((".cpp", ".cu"))}
+    for path in list(sources):
+        if late := libraries.late(path):
+            raise ForkError(f"{path} is of {late}, which is loaded after the fork's libraries and takes their place")
+        if tree.elsewhere(path) and not libraries.has_source(path):
+            print(f"left out {path}: torch {base.version} was built without it", flush=True)
+            del sources[path]
+        elif path.endswith(".cu") and not toolkit:
+            raise ForkError(f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}")
     return replace(found.find(sources, headers), headers=[own])
 
 
@@ -62,7 +72,16 @@ def _others(checkout: Path, site: Path) -> list[Path]:
     numpy = (site / "numpy/_core/include", site / "numpy/core/include")
     qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
     brought = site.parents[2] / "include"
-    plain = ("gloo", "onnx", "tensorpipe", "eigen", "miniz-3.0.2", "opentelemetry-cpp/api/include", "cpp-httplib")
+    plain = (
+        "gloo",
+        "onnx",
+        "tensorpipe",
+        "eigen",
+        "miniz-3.0.2",
+        "opentelemetry-cpp/api/include",
+        "cpp-httplib",
+        "valgrind-headers",
+    )
     return [
         folder
         for folder in (

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
 from fork.engine.callers import Caller, Held, Libraries
+from fork.engine.device import SUFFIX
 from fork.engine.headers import WORD, changed_names, generated
 from fork.engine.hidden import is_other, leading
 from fork.engine.kernels import Kernels
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, identifier
-from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say
+from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say, source_of
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.series import DERIVATIVES
@@ -28,13 +29,16 @@ from fork.weave.registrations import dropped, left
 
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
+# What brings a header that a wheel lacks, by how its name begins.
+PACKAGES = {"mkl": "mkl-include", "crt": "nvidia-cuda-nvcc"}
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
 @dataclass(frozen=True)
 class Replaced:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
-    up what they define; the folder of the headers that the branch changes; and whether nodes were generated."""
+    up what they define; the folder of the headers that the branch changes; whether nodes were generated; and the words
+    that the changed sources have no longer."""
 
     objects: Sequence[Path] = ()
     python: Sequence[Path] = ()
@@ -42,6 +46,7 @@ class Replaced:
     slots: Sequence[tuple[str, str, int]] = ()
     headers: Sequence[Path] = ()
     generated: bool = False
+    gone: frozenset[str] = frozenset()
 
 
 class Replacement:
@@ -66,7 +71,7 @@ class Replacement:
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
         self._declared: dict[str, str] = {}  # functions that those declare otherwise which formulas use, with the line
         self._problems: list[str] = []
-        self._trace = Trace(libraries, self._sources, self._words, self._declared, self._problems, nodes)
+        self._trace = Trace(libraries, self._sources, self._words, self._declared, self._problems, nodes, tree.naming)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
@@ -84,10 +89,12 @@ class Replacement:
         for path in self._tree.includers(headers):
             if names is not None and not (names | self._declared.keys()) & self._words_of(path):
                 continue
-            if path.endswith(SOURCES) and path not in changed and self._libraries.has_source(path):
+            if path in changed:
+                continue
+            if self._compiles(path):
                 self._add(self._tree.text(path), "includes a changed header", True)
-            elif path.endswith(".cu") and self._libraries.gpu:
-                self._problems.append(f"{path} includes a changed header, and code of the GPU is not compiled again")
+            elif path.endswith(SUFFIX) and self._libraries.gpu:
+                self._problems.append(f"{path} includes a changed header, and CUDA is {self._compiler.lacking}")
         self._add_makers()
         self._add_kernels()
         self._refuse_many()
@@ -135,12 +142,16 @@ class Replacement:
                 "change a source instead"
             )
 
+    def _compiles(self, path: str) -> bool:
+        """Whether a file is a source that the base was made of, and for which there is a compiler."""
+        return path.endswith(self._compiler.kinds) and self._libraries.has_source(path)
+
     def _declares(self, header: str, text: str) -> bool:
         """Whether a change is of functions alone that a header declares for the code of formulas; their operators'
         nodes and kernels are made again."""
         including = self._tree.includers([header])
         templates = self._included(including)
-        passed_on = [path for path in including if path != header and not path.endswith((*SOURCES, ".cu"))]
+        passed_on = [path for path in including if path != header and not path.endswith((*SOURCES, SUFFIX))]
         formulas = all(path == header and file.as_posix().endswith(FORMULAS) for file, path in templates)
         if not templates or not formulas or passed_on or self._nodes is None:
             return False
@@ -174,7 +185,7 @@ class Replacement:
         """The sources that make a node by hand which saves other values now."""
         for node in self._nodes.unlike if self._nodes else ():
             for path in self._tree.naming(node):
-                if path.endswith(SOURCES) and self._libraries.has_source(path):
+                if self._compiles(path):
                     self._add(self._tree.text(path), f"makes {node}", True)
 
     def _add_kernels(self) -> None:
@@ -185,12 +196,12 @@ class Replacement:
         for path in self._tree.includers(headers) if names else ():
             if not names & self._words_of(path):
                 continue
-            if path.endswith(SOURCES) and self._libraries.has_source(path):
+            code = code_of(self._tree.read(path) or "") if path.endswith(SUFFIX) and self._libraries.gpu else ""
+            calls = any(re.search(rf"\b{name}\s*\(", code) for name in names)
+            if self._compiles(path) and (calls or not code):
                 self._add(self._tree.text(path), NAMES, True)
-            elif path.endswith(".cu") and self._libraries.gpu:
-                code = code_of(self._tree.read(path) or "")
-                if any(re.search(rf"\b{name}\s*\(", code) for name in names):
-                    self._problems.append(f"{path} {NAMES}, and code of the GPU is not compiled again")
+            elif calls:
+                self._problems.append(f"{path} {NAMES}, and CUDA is {self._compiler.lacking}")
 
     def _generate(self) -> None:
         """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
@@ -203,12 +214,14 @@ class Replacement:
 
     def _refuse_many(self) -> None:
         sources = sum(not path.startswith(GENERATED) for path in self._sources)
+        device = sum(path.endswith(SUFFIX) for path in self._sources)
         operators = len(self._nodes.reasons) if self._nodes else 0
         if (count := sources + operators) > self._limit:
             nodes = f" and the nodes of {operators} operator{'s' if operators > 1 else ''}" if operators else ""
+            minutes = (sources * 12 + device * 48 + operators * 2) // 60 + 1
             raise ForkError(
-                f"{sources} source{'s' if sources != 1 else ''}{nodes} have to be compiled, about "
-                f"{(sources * 12 + operators * 2) // 60 + 1} minutes of a core's time: `--many {count}` allows it"
+                f"{sources} source{'s' if sources != 1 else ''}{nodes} have to be compiled, about {minutes} minutes of "
+                f"a core's time: `--many {count}` allows it"
             )
 
     def _compile(self) -> None:
@@ -235,7 +248,8 @@ class Replacement:
         for source in self._sources.values():
             if source.old or not source.changed:
                 continue
-            if source.text.before is None:
+            if source.text.before is None or source.path.endswith(SUFFIX):
+                # nvcc puts the code of all kernels into one section, and a number of its run into names.
                 source.old = [None] * len(source.new)
             elif self._needs_old(source, held):
                 text = left(source.text.before, source.text.after)[0]
@@ -259,8 +273,8 @@ class Replacement:
         header = re.search(r"fatal error: (\w+)[/.].*No such file", failed.error)
         if header is None:
             return failed.error
-        if header[1].startswith("mkl"):
-            return f"{failed.error}; `pip install mkl-include` brings it"
+        if package := next((name for start, name in PACKAGES.items() if header[1].startswith(start)), None):
+            return f"{failed.error}; `pip install {package}` brings it"
         top = self._tree.checkout.path / "third_party"
         names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
         advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
@@ -276,9 +290,11 @@ class Replacement:
     def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
         """The source of a function of the base that reaches a changed one."""
         word, inside = identifier(name), caller.library.rpartition("/")[2]
-        for path in self._tree.naming(word):
+        # By a function of a header, a source reaches what it does not name.
+        others = self._tree.named(source_of(caller)) if caller.file else self._tree.naming(identifier(caller.name))
+        for path in [*self._tree.naming(word), *others]:
             known = self._sources.get(path)
-            if not path.endswith(SOURCES) or (known and known.new) or not self._libraries.has_source(path):
+            if (known and known.new) or not self._compiles(path):
                 continue
             if is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
                 if not known:
@@ -311,9 +327,9 @@ class Replacement:
         found = [
             path
             for path in self._tree.naming(word)
-            if path.endswith(SOURCES) and self._libraries.has_source(path)
+            if self._compiles(path)
             if path not in self._sources or not self._sources[path].new
-            if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;]", code_of(self._tree.read(path) or ""))
+            if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;[]", code_of(self._tree.read(path) or ""))
         ]
         for path in found:
             text = self._tree.text(path)
@@ -347,7 +363,8 @@ class Replacement:
                 group.append(leading(hidden, self._libraries.work))
         slots = self._libraries.held((), symbols).slots
         places = [(name, library, at) for name in sorted(set(symbols)) for library, at in sorted(slots.get(name, ()))]
-        return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated))
+        gone = frozenset(word for source in self._sources.values() for word in source.gone)
+        return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated), gone)
 
     def _hidden(self, names: set[str]) -> dict[str, tuple[str, int]]:
         """Where the base has what it hides of these names, and no compiled source has."""

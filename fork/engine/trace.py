@@ -9,22 +9,25 @@ from functools import cached_property
 
 from fork.checkout.changed import Text
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.hidden import is_other
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
 from fork.weave.cpp import code_of
-from fork.weave.definitions import concerned
+from fork.weave.definitions import concerned, defined
 from fork.weave.registrations import NAME
 
 CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"
+# The names of what no other file sees.
+INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
 SAID = 12  # reasons are told at most
-# What other libraries have, such as that of C++, is left to the linker, which finds it or says so.
-OWN = re.compile(r"(?:at|c10|torch|caffe2)::")
 # What is done once, by its name, and what takes the place of what was done before.
 REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
-AGAIN = re.compile(r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch")
+AGAIN = re.compile(r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch|__cudaRegister")
+# The runtime of CUDA calls it in each function that launches a kernel.
+LAUNCH = "__cudaPopCallConfiguration"
 # What the tool's own glue has for generated code.
 SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
@@ -55,6 +58,16 @@ class Source:
         return set(re.findall(r"\w+", self.code))
 
     @cached_property
+    def gone(self) -> set[str]:
+        """The words of the text before, in strings too, that it has no longer."""
+        before, after = (set(re.findall(r"\w+", text or "")) for text in (self.text.before, self.text.after))
+        return before - after
+
+    @cached_property
+    def _defined(self) -> set[str] | None:
+        return defined(self.text.before or "", self.text.after)
+
+    @cached_property
     def _concerned(self) -> set[str] | None:
         return concerned(self.text.before or "", self.text.after, self.declared)
 
@@ -62,19 +75,27 @@ class Source:
         """The sections of an object that the branch changes; with `alone`, no header can change what has no word of
         it."""
         old = self.old[n] if self.old else self.new[n]
-        if old is None:
+        if old is None and self.text.before is None:
             return set(self.new[n].nodes)
-        found = changed_sections(self.new[n], old)
+        found = changed_sections(self.new[n], old) if old else set(self.new[n].nodes)
         known = self.why == NAMES or (alone and self.why == CHANGED)
-        return {section for section in found if not known or self.concerns(section)}
+        return {section for section in found if not known or self.concerns(section, self.new[n])}
 
-    def concerns(self, section: str) -> bool:
+    def concerns(self, section: str, one: Object) -> bool:
         """Whether the change of the text can concern a section: the function or variable that it holds."""
         symbol = re.search(r"\b_Z\w+", section)
-        if symbol is None or self._concerned is None:
+        if symbol is None:
             return True
+        found = one.defined.get(symbol[0])
+        # Of a function of a header, the compiler may have left a part of its own alone.
+        shared = found.binding != GLOBAL if found else not INTERNAL.search(symbol[0])
         said = readable(plain(symbol[0]))
-        return any(word in said for word in self._concerned)
+        if self._concerned is not None:
+            return any(word in said for word in self._concerned)
+        if not shared or self._defined is None:
+            return True
+        # A macro can make `add_kernel` of `add`.
+        return any(re.search(rf"(?<![^\W_]){word}(?![^\W_])", said) for word in self._defined)
 
 
 @dataclass(frozen=True)
@@ -89,7 +110,7 @@ class Trace:
     """Looks at `sources` as they are at each call, and tells `problems` what would not run, or not everywhere.
 
     `words` are those of the headers that the branch changes, but of those that only declare functions otherwise, where
-    `declared` names these, with their lines.
+    `declared` names these, with their lines. `naming` tells the files that name a word.
     """
 
     def __init__(
@@ -100,8 +121,9 @@ class Trace:
         declared: Mapping[str, str],
         problems: list[str],
         nodes: Nodes | None,
+        naming: Callable[[str], Collection[str]],
     ) -> None:
-        self._libraries, self._sources, self._words = libraries, sources, words
+        self._libraries, self._sources, self._words, self._naming = libraries, sources, words, naming
         self._declared = declared
         self._problems, self._nodes = problems, nodes
 
@@ -167,7 +189,7 @@ class Trace:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
-                if name not in held.places and OWN.match(called(name)) and not SUPPLIED.match(called(name)):
+                if name not in held.places and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
         sources = list(self._sources.values())
         for source, name in self._redeclared():
@@ -190,7 +212,7 @@ class Trace:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
                 differing[one] = source.differing(n, not self._words)
-                if not self._words:
+                if not self._words and (old or source.text.before is None):
                     # A template of a header that the source uses now: the base's own is made of the same text.
                     weak = [name for name, symbol in one.defined.items() if symbol.binding != GLOBAL]
                     differing[one] -= {one.where[name] for name in weak if not old or name not in old.defined}
@@ -208,6 +230,11 @@ class Trace:
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
         symbol = one.defined[name]
+        if LAUNCH in one.nodes[one.where[name]].calls and {source.path} >= set(self._naming(identifier(name))):
+            # The base launches its own kernel, which nobody else names.
+            if name in held.exported and not symbol.hidden:
+                self._problems.append(say(source, name, "would be launched by the base's code too: take nvcc 12.8"))
+            return
         if differs and self._own(source, one, name) and name in held.exported and (symbol.hidden or name in held.bound):
             self._problems.append(say(source, name, "is bound to the base's own definition inside its library"))
 
@@ -281,3 +308,8 @@ def _state(section: str) -> str:
 def is_of(caller: Caller, path: str) -> bool:
     """Whether a file of the base that holds a caller was made of a source."""
     return any(caller.file == path.rpartition("/")[2] + ending for ending in ENDINGS)
+
+
+def source_of(caller: Caller) -> str:
+    """The name of the source of which the base's file was made that holds a caller; empty where none is told."""
+    return re.sub(r"(\.cpp)\.\w+\.cpp$", r"\1", caller.file)

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
+from fork.checkout.changed import SOURCES
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
+from fork.engine.device import SUFFIX, Device
 from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.weave.cpp_inverse import without_comments
@@ -43,8 +45,14 @@ DEFINED = (
     "USE_TENSORPIPE",
     "USE_C10D_GLOO",
     "USE_NUMPY",
+    "USE_C10D",
+    "USE_ITT",
+    "USE_VALGRIND",
+    "BUILD_ONEDNN_GRAPH",
     "_FILE_OFFSET_BITS=64",
 )
+# How nvcc's front end tells an error.
+NVCC = re.compile(r"^(\S.*)\((\d+)\): (?:catastrophic )?error[^:\n]*:", re.MULTILINE)
 KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
 
 
@@ -80,9 +88,11 @@ class Compiler:
         capabilities: Mapping[str, Sequence[str]],
         includes: Sequence[Path],
         behind: Sequence[Path],
+        device: Device | None = None,
     ) -> None:
         self._base, self._work, self._capabilities = base, work, capabilities
         self._includes, self._behind = includes, behind
+        self._device = device or Device(base, None, "")
         self._stable = (str(base.site), str(base.probe.include), "/usr/")
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         flags = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
@@ -103,12 +113,24 @@ class Compiler:
         ]
         self._command = [*shlex.split(os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER", "")), str(toolchain.cxx())]
         version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
-        headers = sorted(str(file) for folder in includes for file in folder.rglob("*.h"))
-        self._about = repr((version, base.record_text, self._flags, headers, toolchain.settings())).encode()
+        headers = sorted(str(file) for folder in includes for file in folder.rglob("*.*h"))
+        self._nvcc = self._device.nvcc() + for_nvcc(self._flags) if self._device.toolkit else []
+        self._about = repr((version, base.record_text, self._flags, self._nvcc, headers, toolchain.settings())).encode()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The endings of the sources that it compiles."""
+        return (*SOURCES, *self._device.kinds)
+
+    @property
+    def lacking(self) -> str:
+        """Why it compiles none for the GPU, if it does not."""
+        return self._device.lacking
 
     def including(self, folders: Sequence[Path]) -> Compiler:
         """One that looks for headers in these folders first."""
-        return Compiler(self._base, self._work, self._capabilities, [*folders, *self._includes], self._behind)
+        front = [*folders, *self._includes]
+        return Compiler(self._base, self._work, self._capabilities, front, self._behind, self._device)
 
     def units(self, path: str, text: str) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""
@@ -160,7 +182,8 @@ class Compiler:
         folder = self._work / key
         source, made = folder / unit.path.rpartition("/")[2], self._work / f"{key}.o"
         tree.write(folder, source.name, unit.text)
-        command = [*self._command, *self._flags]
+        command = self._nvcc if unit.path.endswith(SUFFIX) else [*self._command, *self._flags]
+        command = [*command, *(f"-D{name}" for name in self._device.definitions(unit.path))]
         if unit.capability:
             names = (f"-DCPU_CAPABILITY={unit.capability}", f"-DCPU_CAPABILITY_{unit.capability}")
             command += ["-O3", *names, *self._capabilities[unit.capability]]
@@ -170,13 +193,27 @@ class Compiler:
         if done.returncode:
             raise Failed(unit, _first_error(unit, done), done.stderr)
         files = needs.read_text().replace("\\\n", " ").partition(":")[2].split()
-        inputs = {name: _digest(name) for name in files if not name.startswith(self._stable) and name != str(source)}
+        # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
+        own = (str(source), f"/{unit.path}")
+        inputs = {name: _digest(name) for name in files if not name.startswith(self._stable) and not name.endswith(own)}
         tree.write(self._work, f"{key}.json", json.dumps(inputs))
         part.replace(made)
         for file in (source, needs):
             file.unlink()
         folder.rmdir()
         return made
+
+
+def for_nvcc(flags: Sequence[str]) -> list[str]:
+    """The flags of the C++ compiler in nvcc's words, which passes on those that it does not know itself."""
+    found: list[str] = []
+    for n, word in enumerate(flags):
+        own = word in ("-w", "-I") or word.startswith(("-D", "-std=")) or (n > 0 and flags[n - 1] == "-I")
+        if word.startswith("-isystem"):
+            found += ["-isystem", word.removeprefix("-isystem")]
+        elif not word.startswith("-O"):
+            found.append(word if own else f"-Xcompiler={word}")
+    return found
 
 
 def _digest(name: str) -> str:
@@ -187,7 +224,8 @@ def _first_error(unit: Unit, done: subprocess.CompletedProcess[str]) -> str:
     """The compiler's first error of the text; raises where none is told, such as of a compiler that was killed."""
     if process.DISK_FULL in done.stderr:
         raise ForkError("the disk is full: free some space and try again")
-    error = next((line for line in done.stderr.splitlines() if re.search(r":\d+: .*\berror:", line)), None)
+    said = NVCC.sub(r"\1:\2: error:", done.stderr)
+    error = next((line for line in said.splitlines() if re.search(r":\d+: .*\berror:", line)), None)
     if error is None:
         raise ForkError(f"the compiler stopped at {unit.named}, and not by an error in it: {process.reason(done)}")
     return error

@@ -1,0 +1,135 @@
+"""How PyTorch compiles the sources of its GPU libraries, and what its Python bindings define beside them."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork.checkout.changed import DEVICE
+from fork.engine import toolchain
+from fork.engine.base import Base
+from fork.engine.toolchain import Toolkit
+
+SUFFIX = ".cu"
+LISTS = "build_variables.bzl"
+# PyTorch's CMake files define these for libtorch_cuda in a release, beside those that the base tells in CUDA_FLAGS.
+DEFINED = (
+    "TORCH_CUDA_BUILD_MAIN_LIB",
+    "C10_CUDA_BUILD_MAIN_LIB",
+    "TORCH_CUDA_USE_NVTX3",
+    "USE_FLASH_ATTENTION",
+    "USE_MEM_EFF_ATTENTION",
+    "FLASHATTENTION_DISABLE_ALIBI",
+    "FLASHATTENTION_DISABLE_SOFTCAP",
+    "FLASH_NAMESPACE=pytorch_flash",
+    "UNFUSE_FMA",
+)
+# What both define that a build may have, and under which setting a base tells that it has it.
+PARTS = {
+    "USE_CUDNN": "USE_CUDNN",
+    "USE_CUSPARSELT": "USE_CUSPARSELT",
+    "USE_NCCL": "USE_NCCL",
+    "USE_C10D_NCCL": "USE_NCCL",
+}
+# A kernel that two libraries have must be each one's own; nvcc says so since 12.8.
+OWN = ("-static-global-template-stub=true", "-device-entity-has-hidden-visibility=true")
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU's half of a base: None of it in a base for the CPU; without a toolkit, `lacking` says why."""
+
+    base: Base
+    toolkit: Toolkit | None
+    lacking: str
+    bindings: frozenset[str] = frozenset()  # the sources of libtorch_python
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The endings of the sources that can be compiled beside those of the CPU."""
+        return (SUFFIX,) if self.toolkit else ()
+
+    def definitions(self, path: str) -> list[str]:
+        """What a source is compiled with beside what all are."""
+        if self.base.cuda is None:
+            return []
+        settings = dict(re.findall(r"\b(USE_\w+)=(\w+)", self.base.probe.config))
+        parts = [name for name, setting in PARTS.items() if settings.get(setting) in ("1", "ON")]
+        if path in self.bindings:
+            return ["USE_CUDA", "USE_CUFILE", *parts]
+        if DEVICE.search(path) or path.endswith(SUFFIX):
+            return ["USE_CUDA", "USE_CUFILE", *parts, *DEFINED]
+        return []
+
+    def includes(self) -> list[Path]:
+        """The headers of CUDA: the toolkit's, and those that pip has brought with the base."""
+        if self.toolkit:
+            return list(self.toolkit.includes)
+        return sorted(self.base.site.glob("nvidia/*/include")) if self.base.cuda else []
+
+    def nvcc(self) -> list[str]:
+        """The command that compiles for the GPU at hand, else for one architecture from which the others are made."""
+        assert self.toolkit is not None
+        told = re.search(r"CUDA_FLAGS=([^\n]*?), [A-Z_]+=", self.base.probe.config)
+        flags = [word for word in (told[1] if told else "").split() if word.startswith("-D")]
+        own = OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
+        codes = (code(one) for one in architectures(self.base, self.toolkit))
+        return [
+            *(str(self.toolkit.nvcc), "-ccbin", str(toolchain.cxx()), "-O3", "--expt-relaxed-constexpr"),
+            *("--expt-extended-lambda", "-Xfatbin", "-compress-all", *own, *flags),
+            *(word for one in codes for word in ("-gencode", one)),
+        ]
+
+
+def bindings(lists: str) -> list[str]:
+    """The sources that PyTorch's lists name for libtorch_python."""
+    found: list[str] = []
+    for node in ast.parse(lists).body:
+        names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
+        if any(name.startswith("libtorch_python") for name in names):
+            words = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
+            found += [word for word in words if isinstance(word, str) and "/" in word]
+    return found
+
+
+def architectures(base: Base, toolkit: Toolkit) -> Sequence[str]:
+    """In CMake's spelling: what TORCH_CUDA_ARCH_LIST says, else the GPUs of this machine, else the oldest."""
+    if toolkit.wished:
+        return toolkit.architectures
+    return at_hand() or (toolkit.architectures[0].partition("-")[0],)
+
+
+def at_hand() -> tuple[str, ...]:
+    """The architectures of this machine's GPUs, as nvidia-smi tells them."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    command = [tool, "--query-gpu=compute_cap", "--format=csv,noheader"]
+    told = subprocess.run(command, capture_output=True, text=True)
+    return tuple(sorted({"".join(found) for found in re.findall(r"^(\d+)\.(\d+)\s*$", told.stdout, re.MULTILINE)}))
+
+
+def code(architecture: str) -> str:
+    """nvcc's words for CMake's: `90` has machine code and PTX."""
+    number, _, kind = architecture.partition("-")
+    made = {"real": f"sm_{number}", "virtual": f"compute_{number}"}.get(kind, f"[sm_{number},compute_{number}]")
+    return f"arch=compute_{number},code={made}"
+
+
+def _help(nvcc: Path) -> str:
+    return subprocess.run([nvcc, "--help"], capture_output=True, text=True).stdout
+
+
+def libraries(base: Base) -> list[str]:
+    """What replaced sources are linked with: the base's libraries for the GPU, and of CUDA's those that are used."""
+    if base.cuda is None:
+        return []
+    own = [str(base.torch / "lib" / name) for name in ("libtorch_cuda.so", "libc10_cuda.so")]
+    # C++'s own library first: some of the others export parts of it.
+    used = ["-lstdc++", *map(str, sorted(base.site.glob("nvidia/*/lib/lib*.so*")))]
+    return [*own, "-Wl,--push-state,--as-needed," + ",".join(used) + ",--pop-state"]

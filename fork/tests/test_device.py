@@ -1,0 +1,103 @@
+"""How the sources of the GPU's libraries are told, and with what they are compiled; no compiler runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fork.checkout.changed import Tree
+from fork.checkout.git import Checkout
+from fork.engine import device
+from fork.engine.base import Base, Probe
+from fork.engine.callers import NVCC
+from fork.engine.device import Device
+from fork.engine.toolchain import Toolkit
+from fork.engine.whole import for_nvcc
+from fork.tests.helpers import committed, write
+from fork.tests.tiny import UPSTREAM
+
+LISTS = """\
+core = ["torch/csrc/One.cpp", "aten/src/ATen/cuda/Two.cpp"]
+libtorch_python_core = ["torch/csrc/Module.cpp"]
+libtorch_python_all = core[:0] + libtorch_python_core + [
+    "torch/csrc/Storage.cpp",
+] + glob(["torch/csrc/Many.cpp"])
+def other(name):
+    return ["torch/csrc/Other.cpp", name]
+"""
+CONFIG = "CUDA_FLAGS= -DNAMED=space -gencode arch=compute_75,code=sm_75 -Xfatbin all, USE_NCCL=OFF, USE_CUDNN=ON,"
+
+
+def base(tmp_path: Path, cuda: str = "'13.0'") -> Base:
+    write(tmp_path, {"torch/version.py": f"cuda: str = {cuda}\n"})
+    found = Base(Path("python"), tmp_path, "2.13.0", tmp_path / "torch.dist-info")
+    found.__dict__["probe"] = Probe("/usr/include", ".so", [], "", CONFIG, "")
+    return found
+
+
+def test_the_bindings_of_the_lists() -> None:
+    found = {"torch/csrc/Module.cpp", "torch/csrc/Storage.cpp", "torch/csrc/Many.cpp"}
+    assert set(device.bindings(LISTS)) == found
+    assert device.bindings("") == []
+
+
+def test_definitions(tmp_path: Path) -> None:
+    """What the base's own CMake files defined: for the bindings, for the GPU's libraries, for all others nothing."""
+    known = Device(base(tmp_path), None, "", frozenset(device.bindings(LISTS)))
+    assert known.definitions("torch/csrc/Module.cpp") == ["USE_CUDA", "USE_CUFILE", "USE_CUDNN"]
+    assert known.definitions("torch/csrc/One.cpp") == []
+    assert {"USE_CUDA", "TORCH_CUDA_BUILD_MAIN_LIB"} <= set(known.definitions("aten/src/ATen/cuda/Two.cpp"))
+    assert Device(base(tmp_path, "None"), None, "", known.bindings).definitions("torch/csrc/Module.cpp") == []
+
+
+@pytest.mark.parametrize(
+    ("listed", "tool", "expected"),
+    [
+        ("9.0 8.6+PTX", "8.9", ["arch=compute_90,code=sm_90", "arch=compute_86,code=[sm_86,compute_86]"]),
+        ("", "9.0\n8.9\n9.0", [f"arch=compute_{n},code=[sm_{n},compute_{n}]" for n in (89, 90)]),
+        ("", "no devices were found", ["arch=compute_80,code=[sm_80,compute_80]"]),
+    ],
+)
+def test_the_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, tool: str, expected: list[str]
+) -> None:
+    """The wished ones, else those of this machine, else the oldest."""
+    write(tmp_path / "bin", {"nvidia-smi": f"#!/bin/sh\necho '{tool}'\n", "nvcc": "#!/bin/sh\necho no help\n"})
+    for file in (tmp_path / "bin").iterdir():
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    wished = tuple(n if "+" in n else f"{n}-real" for n in listed.split())
+    spelled = tuple(n.replace(".", "").replace("+PTX", "") for n in wished)
+    toolkit = Toolkit(tmp_path / "bin/nvcc", spelled or ("80-real", "90-real", "90-virtual"), (), (), bool(listed))
+    command = Device(base(tmp_path), toolkit, "").nvcc()
+    assert [command[n + 1] for n, word in enumerate(command) if word == "-gencode"] == expected
+    assert "-DNAMED=space" in command and "-compress-all" in command and "code=sm_75" not in " ".join(command)
+
+
+def test_flags_in_the_words_of_nvcc() -> None:
+    flags = ["-std=c++20", "-DA=1", "-O2", "-fopenmp", "-w", "-I", "/one", "-isystem/two", "-idirafter/three"]
+    expected = ["-std=c++20", "-DA=1", "-Xcompiler=-fopenmp", "-w", "-I", "/one", "-isystem", "/two"]
+    assert for_nvcc(flags) == [*expected, "-Xcompiler=-idirafter/three"]
+
+
+@pytest.mark.parametrize(
+    ("told", "source"),
+    [
+        ("tmpxft_0002c1_00000000-6_Sort.cudafe1.cpp", "Sort.cu"),
+        ("tmpxft_0002c1_00000000-6_flash_hdim_sm80.compute_90a.cudafe1.cpp", "flash_hdim_sm80.cu"),
+        ("Sort.cpp", "Sort.cpp"),
+    ],
+)
+def test_the_source_of_what_nvcc_names(told: str, source: str) -> None:
+    assert NVCC.sub(r"\1.cu", f"file\t{told}\t/lib.so") == f"file\t{source}\t/lib.so"
+
+
+def test_which_files_a_wheel_has(tmp_path: Path) -> None:
+    """A wheel for the CPU has none of the GPU's, one for CUDA has those, and none has what other devices need."""
+    files = {f"aten/src/ATen/{name}": "int use() { return word(); }\n" for name in ("A.cpp", "cuda/B.cu", "mps/C.cpp")}
+    checkout = Checkout.open(committed(tmp_path / "tree", {**UPSTREAM, **files}))
+    cpu, gpu = (Tree(checkout, "main", "main", True, has) for has in (False, True))
+    assert cpu.naming("word") == ["aten/src/ATen/A.cpp"] and cpu.named("B.cu") == []
+    assert gpu.naming("word") == ["aten/src/ATen/A.cpp", "aten/src/ATen/cuda/B.cu"]
+    assert gpu.named("B.cu") == ["aten/src/ATen/cuda/B.cu"] and gpu.named("C.cpp") == []
