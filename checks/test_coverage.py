@@ -69,6 +69,7 @@ LISTS = {
     "aten_native_source_non_codegen_list": "aten/src/ATen/native/N{}.cpp",
     "aten_cpu_source_non_codegen_list": "aten/src/ATen/C{}.cpp",
     "libtorch_core_sources": "torch/csrc/T{}.cpp",
+    "libtorch_python_core_sources": "torch/csrc/P{}.cpp",
 }
 
 
@@ -110,7 +111,7 @@ def test_the_same_seed_draws_the_same_sources(tree):
 
 def test_no_source_is_drawn_that_is_missing_or_excluded_or_has_no_function(tree):
     everything = draw(tree, 1000, 1)
-    assert len(everything) == 4 * 18  # of 20, two have no function: 3 and 13
+    assert len(everything) == 5 * 18  # of 20, two have no function: 3 and 13
     assert not [path for path in everything if re.search(r"gone|vulkan|3\.cpp", path)]
     assert all((tree / path).is_file() for paths in groups(tree).values() for path in paths)
 
@@ -118,6 +119,15 @@ def test_no_source_is_drawn_that_is_missing_or_excluded_or_has_no_function(tree)
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
     with pytest.raises(ForkError, match="is no checkout of PyTorch"):
         draw(tmp_path, 1, 1)
+
+
+def test_code_of_the_gpu_is_drawn_apart(tree):
+    kernel = "aten/src/ATen/native/cuda/One.cu"
+    (tree / kernel).parent.mkdir(parents=True)
+    (tree / kernel).write_text("__global__ void kernel(int x) {\n}\nint f(int x) {\n  return x;\n}\n")
+    assert draw(tree, 12, 1, device=True) == {kernel: "native/cuda"}
+    assert [function.name for function in functions((tree / kernel).read_text())] == ["f"]
+    assert kernel not in draw(tree, 1000, 1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ import torch
 
 from bench.branches import Branch, Run
 from bench.coverage.plant import MARK, plant
-from bench.coverage.sample import GROUPS, draw
+from bench.coverage.sample import DEVICE, GROUPS, draw
 from bench.coverage.symbols import FUNCTION, Library, reached
 from bench.cpu.record import commit, here
 from bench.documents import fill, markdown_table
@@ -52,7 +52,7 @@ MANY = 40
 """How many other sources the tool may compile too; its own limit."""
 LONGEST = 300
 """Letters of a reason in a table."""
-BASES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so")
+BASES = ("libtorch_cpu.so", "libtorch_python.so", "libc10.so", "libtorch_cuda.so")
 
 
 @dataclass
@@ -97,7 +97,8 @@ class Known:
 @cache
 def base() -> list[Library]:
     """The libraries of the installed torch, of which every function has its symbol."""
-    return [Library.read(Path(torch.__file__).parent / "lib" / name) for name in BASES]
+    files = (Path(torch.__file__).parent / "lib" / name for name in BASES)
+    return [Library.read(file) for file in files if file.is_file()]
 
 
 def build(branch: Branch, paths: Collection[str]) -> tuple[Run, list[str]]:
@@ -205,7 +206,7 @@ def led(branch: Branch, results: Mapping[str, Result]) -> dict[str, str]:
 def table(known: Known) -> str:
     """How many sources of each group came to which verdict, and the seconds of their builds."""
     rows = []
-    for group in (*GROUPS, "all"):
+    for group in (*GROUPS, *DEVICE, "all"):
         results = [result for result in known.results.values() if group in ("all", result.group)]
         if not results:
             continue
@@ -238,7 +239,8 @@ def _cell(reason: str) -> str:
 def main() -> None:
     parser = Parser(prog="python -m bench.coverage", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tree", type=Path, help="a checkout of PyTorch, of the installed torch's release")
-    parser.add_argument("--count", type=at_least(1), default=64, help="how many sources (default 64)")
+    parser.add_argument("--count", type=at_least(1), help="how many sources (default 76, with --cuda 12)")
+    parser.add_argument("--cuda", action="store_true", help="kernels of the GPU, which need nvcc and a wheel with CUDA")
     parser.add_argument("--seed", type=at_least(0), default=31, help="which sources (default 31)")
     parser.add_argument("--minutes", type=duration, default=1e9, help="begin no other source after this time")
     parser.add_argument("--out", type=Path, default=Path("build/coverage"), help="where everything is kept")
@@ -247,7 +249,7 @@ def main() -> None:
     parser.add_argument("--together", action="store_true", help="now all sources at once")
     parser.add_argument("--write", action="store_true", help=f"write the tables into {GUIDE.name}")
     args = parser.parse_args()
-    sample = draw(args.tree, args.count, args.seed)
+    sample = draw(args.tree, args.count or (12 if args.cuda else 76), args.seed, args.cuda)
     branch = Branch.of(args.tree, args.out)
     where = f"{branch.version} ({branch.commit}), torch {torch.__version__}, {here().processor}, seed {args.seed}"
     known = Known.read(args.out / "results.json", where)
@@ -267,9 +269,12 @@ def main() -> None:
     if args.write:
         if missing := [path for path in sample if path not in known.results]:
             raise ForkError(f"{len(missing)} sources of the sample are not known yet, such as {missing[0]}")
+        suffix = "_cuda" if args.cuda else ""
         values = {
-            "coverage": table(known) + "\n" + textwrap.fill(f"PyTorch {where}, tool at {commit()}. {said}", 120),
-            "reasons": reasons(known, args.tree),
+            f"coverage{suffix}": table(known)
+            + "\n"
+            + textwrap.fill(f"PyTorch {where}, tool at {commit()}. {said}", 120),
+            f"reasons{suffix}": reasons(known, args.tree),
         }
         GUIDE.write_text(fill(GUIDE.read_text(), values, GUIDE.name))
 

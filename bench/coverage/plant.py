@@ -12,9 +12,9 @@ RAW = re.compile(r'R"([^()\\ ]*)\((?:.|\n)*?\)\1"')
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(?:[^\n\\]|\\[^\n]|\\\n)*$", re.MULTILINE)
 # Of `extern "C"` the literal is blank by then.
 NAMESPACE = re.compile(r"(^|\s)(namespace\b[\w\s:\[\]]*|extern\s*)$")
-# Functions of which every caller may hold a copy, and what is no function.
+# Functions of which every caller may hold a copy, those of the GPU, which print nothing, and what is no function.
 OTHER = re.compile(
-    r"\b(template|constexpr|consteval|inline|struct|class|union|enum|requires|typedef|using|\w+_INLINE)\b"
+    r"\b(template|constexpr|consteval|inline|struct|class|union|enum|requires|typedef|using|\w+_INLINE|__global__|__device__)\b"
 )
 ENDING = re.compile(r"\s*(?:(?:const|noexcept|override|final|&|&&|->[\w\s:<>,*&]+)\s*)*$")
 NAMED = re.compile(r"([~\w:]+)\s*$")

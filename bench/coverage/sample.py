@@ -14,9 +14,12 @@ GROUPS = {
     "native/cpu": ("aten_native_source_codegen_list",),
     "native": ("aten_native_source_non_codegen_list",),
     "libtorch core": ("aten_cpu_source_non_codegen_list", "libtorch_core_sources"),
+    "bindings": ("libtorch_python_core_sources",),
 }
 # Of ATen's groups the share that is drawn is larger: they are what most branches change.
-SHARES = {"native/cpu": 0.28, "native": 0.42, "libtorch core": 0.30}
+SHARES = {"native/cpu": 0.237, "native": 0.355, "libtorch core": 0.25, "bindings": 0.158}
+# What only a wheel with CUDA has, which PyTorch's own build finds by its place.
+DEVICE = {"native/cuda": "aten/src/ATen/native/cuda/*.cu"}
 # Backends with toolchains or registrations of their own.
 EXCLUDED = ("quantized", "vulkan", "xnnpack", "metal")
 
@@ -47,12 +50,14 @@ def changeable(tree: Path, path: str) -> bool:
     return bool(functions((tree / path).read_text()))
 
 
-def draw(tree: Path, count: int, seed: int) -> dict[str, str]:
-    """That many sources by path, with the group of each. A larger sample contains each smaller one."""
+def draw(tree: Path, count: int, seed: int, device: bool = False) -> dict[str, str]:
+    """That many sources by path, with the group of each; with `device`, code of the GPU. A larger sample contains each
+    smaller one."""
     sample: dict[str, str] = {}
-    for group, paths in groups(tree).items():
+    code = {group: sorted(str(path.relative_to(tree)) for path in tree.glob(of)) for group, of in DEVICE.items()}
+    for group, paths in (code if device else groups(tree)).items():
         order = sorted(paths)
         random.Random(f"{seed} {group}").shuffle(order)
-        some = islice((path for path in order if changeable(tree, path)), round(count * SHARES[group]))
+        some = islice((path for path in order if changeable(tree, path)), round(count * SHARES.get(group, 1)))
         sample |= dict.fromkeys(some, group)
     return sample

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fork import process
+from fork.engine.callers import NVCC
 
 # The guard of the variable that plant.py puts into a function has the function's mangled name inside.
 GUARD = re.compile(r"_ZGVZ(.+)E12planted_here(?:_\d+)?$")
@@ -75,7 +76,7 @@ class Library:
 
 def _stem(file: str) -> str:
     """CrossKernel.cpp.AVX2.cpp is one of CrossKernel.cpp's objects."""
-    return CAPABILITY.sub("", file) if file.count(".cpp") > 1 else file
+    return CAPABILITY.sub("", file) if file.count(".cpp") > 1 else NVCC.sub(r"\1.cu", file)
 
 
 def _mangled(inside: str) -> Iterator[str]:

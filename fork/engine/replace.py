@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fork.checkout.changed import Tree
+from fork.engine import onednn
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
 from fork.engine.device import LISTS, Device, bindings
@@ -47,7 +48,8 @@ def replace_sources(
     lists = tree.checkout.read_at(tree.release, LISTS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *_generated(work)]
-    others = [*_others(tree.checkout.path, base.site), *device.includes(), base.torch / "include/kineto"]
+    made = onednn.headers(base, tree.checkout.path / "third_party/ideep/mkl-dnn", work)
+    others = [*made, *_others(tree.checkout.path, base.site), *device.includes(), base.torch / "include/kineto"]
     behind = [tree.checkout.path / "aten/src", tree.checkout.path, *others]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
