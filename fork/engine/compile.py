@@ -31,6 +31,7 @@ REMEDY = "; of PyTorch's file only this fragment is compiled: put your function 
 OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no member named '(\w+)' in namespace 'at'")
 # Where a linker found what refers to a name: in which of an object's many sections.
 SECTION = re.compile(r":\(\.[^()]*\)(?=: undefined reference)")
+MISSING = re.compile(r"undefined reference to .at::native::(\w+)")
 # The line of the source that a compiler shows below an error, and the line that points into it.
 QUOTED = re.compile(r" +\d* \| ")
 ERROR = re.compile(rf"\berror\b.*:|undefined reference|CMake Error|{process.DISK_FULL}")
@@ -90,7 +91,7 @@ def compile_fork(job: Job) -> dict[str, Path]:
         done.write_text(wanted)
     (job.work / cache.LOG).unlink(missing_ok=True)
     ninja = [toolchain.which("ninja"), "-C", str(job.work)]
-    _run(ninja, job.work / "compile.log", job.named, job.fragments, variables)
+    _run(ninja, job.work / "compile.log", job.named, job.fragments, variables, job.replaced.kernels)
     suffix = job.base.probe.suffix
     libraries = {"torch/lib/libtorch.so": job.work / "libtorch.so", f"torch/_C{suffix}": job.work / f"_C{suffix}"}
     if given.get("FORK_CUDA_SOURCES"):
@@ -293,8 +294,12 @@ def _run(
     named: Mapping[str, str] | None = None,
     fragments: frozenset[str] = frozenset(),
     variables: Mapping[str, str] = os.environ,
+    kernels: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too."""
+    """Runs a build tool with all its words in a log; with `named`, its progress and errors are on the terminal too.
+
+    `kernels` has the line of the list of operators that names a kernel, by the kernel.
+    """
     environment = {**variables, "NINJA_STATUS": "         [%f/%t %es] "}
     errors, last, quoting = [], "no message", False
     with (
@@ -323,6 +328,9 @@ def _run(
                     place, colon, said = SECTION.sub("", line.strip()).partition(":")
                     said += _remedy(said, place in fragments)
                     error = (named or {}).get(place, place) + colon + said
+                    missed = MISSING.search(said)
+                    if missed and kernels and missed[1] in kernels:
+                        error = f"{kernels[missed[1]]} names at::native::{missed[1]}, which no source defines"
                     quoting = named is not None and error not in errors  # a kernel has it once per instruction set
                     if quoting:
                         print(f"error    {error}", flush=True)

@@ -31,11 +31,13 @@ SHIM = "torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h"
 
 @dataclass(frozen=True)
 class Kernels:
-    """The sources that register them, each with why, and the headers that declare `names` otherwise."""
+    """The sources that register them, each with why; the headers that declare `names` otherwise; and the line of the
+    list that names each kernel."""
 
     sources: Mapping[Text, str] = field(default_factory=dict)
     headers: Sequence[str] = ()
     names: frozenset[str] = frozenset()
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) -> Kernels:
@@ -48,11 +50,14 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
     theirs, ours = yamls.entries(base.read(NATIVE_FUNCTIONS) or ""), yamls.entries(native)
     wanted: list[tuple[str, str]] = []
     problems: list[str] = []
+    places: dict[str, str] = {}
     for schema, line in changed.items():
         name = schema.partition("(")[0]
         for key, why in _changes(base, name, _parsed(theirs[schema]), _parsed(ours[schema])):
+            place = f"{NATIVE_FUNCTIONS}:{line + _line(ours[schema], key)}"
+            places[dispatch(_parsed(ours[schema])).get(key, "").rpartition("::")[2]] = place
             if why:
-                problems.append(f"{NATIVE_FUNCTIONS}:{line + _line(ours[schema], key)} {why}")
+                problems.append(f"{place} {why}")
             elif DEVICES.search(key):
                 print(f"left out {key} of {name}: torch {base.version} was built without it", flush=True)
             else:
@@ -67,7 +72,7 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
     except ForkError as error:
         raise _placed(error, file, text or "") from error
     known = {kernel.rpartition("::")[2] for schema in changed for kernel in dispatch(_parsed(theirs[schema])).values()}
-    found = Kernels(_sources(made, wanted), *_headers(base, made, work / "changed", known))
+    found = Kernels(_sources(made, wanted), *_headers(base, made, work / "changed", known), places)
     install_headers(stage, made)
     return found
 

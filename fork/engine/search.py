@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
@@ -37,8 +37,8 @@ PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 @dataclass(frozen=True)
 class Replaced:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
-    up what they define; the folder of the headers that the branch changes; whether nodes were generated; and the words
-    that the changed sources have no longer."""
+    up what they define; the folder of the headers that the branch changes; whether nodes were generated; the words that
+    the changed sources have no longer; and the line of the list of operators that names each changed kernel."""
 
     objects: Sequence[Path] = ()
     python: Sequence[Path] = ()
@@ -47,6 +47,7 @@ class Replaced:
     headers: Sequence[Path] = ()
     generated: bool = False
     gone: frozenset[str] = frozenset()
+    kernels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Replacement:
@@ -290,18 +291,14 @@ class Replacement:
     def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
         """The source of a function of the base that reaches a changed one."""
         word, inside = identifier(name), caller.library.rpartition("/")[2]
-        # By a function of a header, a source reaches what it does not name.
-        others = self._tree.named(source_of(caller)) if caller.file else self._tree.naming(identifier(caller.name))
-        for path in [*self._tree.naming(word), *others]:
-            known = self._sources.get(path)
-            if (known and known.new) or not self._compiles(path):
-                continue
-            if is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
-                if not known:
-                    self._add(self._tree.text(path), f"calls {word}", False)
-                return
+        if self._add_source_of(caller, word, self._tree.naming(word)):
+            return
         if self._nodes and holder(caller) and (operators := self._nodes.calling(word) - self._generated):
             self._nodes.reasons |= dict.fromkeys(operators, f"calling {word}")
+            return
+        # By a function of a header, a source reaches what it does not name.
+        others = self._tree.named(source_of(caller)) if caller.file else self._tree.naming(identifier(caller.name))
+        if not holder(caller) and self._add_source_of(caller, word, others):
             return
         if not self._trace.covered(caller, list(self._sources.values())):
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
@@ -313,6 +310,18 @@ class Replacement:
                     self._declared.get(word, ""),
                 )
             )
+
+    def _add_source_of(self, caller: Caller, word: str, paths: Sequence[str]) -> bool:
+        """The first of these sources that can have the caller; whether there is one."""
+        for path in paths:
+            known = self._sources.get(path)
+            if (known and known.new) or not self._compiles(path):
+                continue
+            if is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
+                if not known:
+                    self._add(self._tree.text(path), f"calls {word}", False)
+                return True
+        return False
 
     def _words_of(self, path: str) -> set[str]:
         if path not in self._known_words:
@@ -364,7 +373,8 @@ class Replacement:
         slots = self._libraries.held((), symbols).slots
         places = [(name, library, at) for name in sorted(set(symbols)) for library, at in sorted(slots.get(name, ()))]
         gone = frozenset(word for source in self._sources.values() for word in source.gone)
-        return Replaced(objects, python, [*told, *self._told_nodes()], places, (), bool(self._generated), gone)
+        told += self._told_nodes()
+        return Replaced(objects, python, told, places, (), bool(self._generated), gone, self._kernels.places)
 
     def _hidden(self, names: set[str]) -> dict[str, tuple[str, int]]:
         """Where the base has what it hides of these names, and no compiled source has."""

@@ -11,7 +11,8 @@ from fork.tests.helpers import write
 TEMPLATES = {
     "dnnl_config.h": "#cmakedefine DNNL_CPU_RUNTIME DNNL_RUNTIME_${DNNL_CPU_RUNTIME}\n#cmakedefine DNNL_WITH_SYCL\n"
     "#cmakedefine01 BUILD_TRAINING\n#cmakedefine01 BUILD_SUM\n",
-    "dnnl_version.h": '#define DNNL_VERSION_MAJOR @DNNL_VERSION_MAJOR@\n#define DNNL_VERSION_HASH "@DNNL_VERSION_HASH@"\n',
+    "dnnl_version.h": "#define DNNL_VERSION_MAJOR @DNNL_VERSION_MAJOR@\n"
+    '#define DNNL_VERSION_HASH "@DNNL_VERSION_HASH@"\n',
 }
 
 

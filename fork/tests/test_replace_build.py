@@ -187,6 +187,15 @@ print(torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(capsule(found.value,
     assert python(tree, code).splitlines() == ["1.0 [1.0, 0.0, 0.0, 0.0] -1.0", "1.0"]
 
 
+def test_a_kernel_that_is_not_there(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(tree, NATIVE_FUNCTIONS, "    CPU: median_cpu\n", "    CPU: median_gone\n")
+    assert build(tree) == 1
+    lines = (tree / NATIVE_FUNCTIONS).read_text().splitlines()
+    line = lines.index("    CPU: median_gone") + 1
+    said = f"compiling failed: {NATIVE_FUNCTIONS}:{line} names at::native::median_gone, which no source defines"
+    assert said in capsys.readouterr().err
+
+
 def test_a_hidden_formula(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The node that calls it is generated again, and the kernel, whose forward mode calls it too."""
     edit(tree, MANUAL, "grad * self", "grad * self * 3")
