@@ -18,13 +18,15 @@ WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
 PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
 # What a compiler appends to the name of a function that it has split, or made a version of.
 PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
+# Constants that GCC numbers through the whole file, such as the table of a switch.
+NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
 # What PyTorch's generators name the code of a node, and the kernel of an operator.
 HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
-# Told once for the base, and once for the copy; what each library finds out for itself; or by design each one's own, as
-# what pybind11 and nvcc keep there.
+# Told once for the base, and once for the copy; what each finds out for itself, such as a type or how a function's
+# arguments are parsed; or by design each library's own, as what pybind11 and nvcc keep there.
 PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
 HARMLESS = re.compile(
-    rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|{PYBIND}|__device_stub__|__cudaFat"
+    rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|E6parser|{PYBIND}|__device_stub__|__cudaFat"
 )
 
 
@@ -176,7 +178,9 @@ def plain(name: str) -> str:
 def changed_sections(new: Object, old: Object) -> set[str]:
     """The sections of the new object that the old one has otherwise, or not at all."""
     before = {name: node.digest for name, node in old.nodes.items()}
-    return {name for name, node in new.nodes.items() if before.get(name) != node.digest and name != ".eh_frame"}
+    constants = {digest for name, digest in before.items() if NUMBERED.match(name)}
+    found = {name for name, node in new.nodes.items() if before.get(name) != node.digest and name != ".eh_frame"}
+    return {name for name in found if not NUMBERED.match(name) or new.nodes[name].digest not in constants}
 
 
 def affected(objects: Mapping[Object, set[str]], leaves: Callable[[str], bool]) -> dict[Object, set[str]]:

@@ -72,6 +72,7 @@ class Replacement:
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
         self._declared: dict[str, str] = {}  # functions that those declare otherwise which formulas use, with the line
         self._problems: list[str] = []
+        self._lost: set[str] = set()  # what callers reach whose source was not found
         self._trace = Trace(libraries, self._sources, self._words, self._declared, self._problems, nodes, tree.naming)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
@@ -300,7 +301,8 @@ class Replacement:
         others = self._tree.named(source_of(caller)) if caller.file else self._tree.naming(identifier(caller.name))
         if not holder(caller) and self._add_source_of(caller, word, others):
             return
-        if not self._trace.covered(caller, list(self._sources.values())):
+        if name not in self._lost and not self._trace.covered(caller, list(self._sources.values())):
+            self._lost.add(name)  # one caller tells enough
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
             self._problems.append(
                 say(

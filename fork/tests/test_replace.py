@@ -36,6 +36,8 @@ int secret(int a);         // hidden, called by another file
 int deeper(int a);         // hidden, called by a third file, calls `secret`
 int kept();                // hidden, unchanged, calls a local function
 extern int written;        // hidden and written to
+extern const int table[2]; // hidden, used by another file
+API int tabled();
 int inlined_in(int a);
 inline int small(int a) { return a + 10; }
 template <typename T> T twice(T a) { return a + a; }
@@ -90,6 +92,18 @@ int deep() { return deeper(7) + twice(small(1)); }
 int of_shape(const Shape& shape) { return shape.sides(); }
 } // namespace at::native
 """,
+    f"{FOLDER}/Four.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+int tabled() { return table[1]; }
+} // namespace at::native
+""",
+    f"{FOLDER}/Five.cpp": """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+const int table[2] = {5, 6};
+} // namespace at::native
+""",
     f"{FOLDER}/Main.cpp": """\
 #include <ATen/native/Shared.h>
 #include <cstdio>
@@ -102,8 +116,8 @@ Registry::Registry(const char* name, Function function) {
 int registered(int a) { return kept_function(a); }
 int addCallback(Function function) { static int count = 0; kept_function = function; return ++count; }
 extern "C" API void report() {
-  std::printf("%d %d %d %d %d %d %d\\n", shown(1), seen(), deep(), of_shape(Shape()), registered(2), counted(),
-              counted());
+  std::printf("%d %d %d %d %d %d %d %d\\n", shown(1), seen(), deep(), of_shape(Shape()), registered(2), counted(),
+              counted(), tabled());
 }
 } // namespace at::native
 """,
@@ -207,7 +221,8 @@ def small(made: Small) -> Iterator[Small]:
         file.unlink()
 
 
-ONE, TWO, THREE, START = (f"{FOLDER}/{name}.cpp" for name in ("One", "Two", "Three", "Start"))
+NAMES = ("One", "Two", "Three", "Four", "Five", "Start")
+ONE, TWO, THREE, FOUR, FIVE, START = (f"{FOLDER}/{name}.cpp" for name in NAMES)
 SHARED = f"{FOLDER}/Shared.h"
 EFFECTIVE = {
     # Its file holds `written`, which both would have, so whoever uses that comes along.
@@ -221,6 +236,8 @@ EFFECTIVE = {
     ),
     # Who has `deeper` is not compiled: the call goes to the base's.
     "calls what is hidden": ({THREE: ("+ twice", "+ 3 + twice")}, {THREE}),
+    # A jump cannot lead to a variable, so who has it comes along.
+    "uses a hidden table": ({FOUR: ("table[1]", "table[0]")}, {FOUR, FIVE}),
     "a hidden variable": ({ONE: ("written = 1", "written = 2")}, {ONE, TWO}),
     "virtual": ({ONE: ("return 4", "return 5")}, {ONE, TWO}),
     "static of a function": ({ONE: ("count = 100", "count = 200")}, {ONE, TWO}),
