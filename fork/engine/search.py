@@ -30,7 +30,10 @@ from fork.weave.registrations import dropped, left
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
 # What brings a header that a wheel lacks, by how its name begins.
-PACKAGES = {"mkl": "mkl-include", "crt": "nvidia-cuda-nvcc"}
+PACKAGES = {
+    "mkl": "`pip install mkl-include`",
+    "crt": "`pip install nvidia-cuda-crt`, or `nvidia-cuda-nvcc-cu12` with CUDA 12,",
+}
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
@@ -276,7 +279,7 @@ class Replacement:
         if header is None:
             return failed.error
         if package := next((name for start, name in PACKAGES.items() if header[1].startswith(start)), None):
-            return f"{failed.error}; `pip install {package}` brings it"
+            return f"{failed.error}; {package} brings it"
         top = self._tree.checkout.path / "third_party"
         names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
         advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
