@@ -14,6 +14,7 @@ from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.engine.fork import environment
+from fork.series import NATIVE_FUNCTIONS
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
 
@@ -22,6 +23,7 @@ pytestmark = pytest.mark.long
 SOFTPLUS = "aten/src/ATen/native/cuda/ActivationSoftplusKernel.cu"
 FACTOR = "aten/src/ATen/native/cuda/SoftplusFactor.cuh"
 SUFFIX = "c10/cuda/CUDAMiscFunctions.cpp"
+MEDIAN = "aten/src/ATen/native/cuda/MedianMine.cu"
 LINALG = "aten/src/ATen/native/cuda/linalg/BatchLinearAlgebraLib.cpp"
 # A kernel, a header of kernels and a source of the GPU's libraries, which PyTorch has, in words of our own.
 SOURCES = {
@@ -79,7 +81,8 @@ def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     toolkit, why = toolchain.choose(bases.installed(), "auto")
     if toolkit is None:
         pytest.skip(f"nothing compiles for the GPU, as `fork build` says: {why}")
-    tree = committed(tmp_path_factory.mktemp("changed") / "tree", {**UPSTREAM, **SOURCES})
+    lists = {NATIVE_FUNCTIONS: bases.installed().read(NATIVE_FUNCTIONS) or ""}
+    tree = committed(tmp_path_factory.mktemp("changed") / "tree", {**UPSTREAM, **SOURCES, **lists})
     git(tree, "switch", "--quiet", "--create", "mine")
     return tree
 
@@ -91,6 +94,7 @@ def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
     yield module_tree
     git(module_tree, "checkout", "--quiet", "--force", "mine")
+    git(module_tree, "clean", "--quiet", "--force", "-d")
 
 
 def edit(tree: Path, path: str, before: str, after: str) -> None:
@@ -133,6 +137,29 @@ def test_a_kernel_a_header_and_a_source(tree: Path, capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert f"replaced {SOFTPLUS} (includes a changed header)\n" in said and f"replaced {SUFFIX} (changed)\n" in said
     assert printed(tree) == ["{'libtorch.so'}", " (ours)"]
+
+
+def test_another_kernel_of_an_operator(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a new file for nvcc, beside a changed one; the dispatcher has it from the fork's generated source."""
+    edit(tree, NATIVE_FUNCTIONS, "    CUDA: median_cuda\n", "    CUDA: median_mine\n")
+    edit(tree, SOFTPLUS, "1, 32", "2, 32")
+    kernel = "Tensor median_mine(const Tensor& self) {\n  return self.neg();\n}\n"
+    head = "#include <ATen/core/Tensor.h>\n#include <ATen/ops/median_native.h>\n"
+    write(tree, {MEDIAN: f"{head}namespace at::native {{\n{kernel}}} // namespace at::native\n"})
+    assert build(tree) == 0
+    said = "replaced aten/src/ATen/RegisterCUDAEverything.cpp (registers median, changed in its entry)\n"
+    assert said in capsys.readouterr().out
+    code = "import torch; print(torch._C._dispatch_dump('aten::median'))"
+    variables = environment(site(tree), bases.installed().python)
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("CUDA: "))
+    assert "RegisterCUDAEverything.cpp" in line
+    assert (
+        "median_mine"
+        in subprocess.run(
+            ["nm", "--dynamic", site(tree) / "torch/lib/libtorch_fork_cuda.so"], capture_output=True, text=True
+        ).stdout
+    )
 
 
 REFUSED = {

@@ -36,6 +36,8 @@ PARTS = {
     "USE_NCCL": "USE_NCCL",
     "USE_C10D_NCCL": "USE_NCCL",
 }
+# What PyTorch's generators make for dispatch keys of the GPU.
+GENERATED = re.compile(r"/Register\w*CUDA\w*\.cpp$")
 # A kernel that two libraries have must be each one's own; nvcc says so since 12.8.
 OWN = ("-static-global-template-stub=true", "-device-entity-has-hidden-visibility=true")
 
@@ -62,7 +64,7 @@ class Device:
         parts = [name for name, setting in PARTS.items() if settings.get(setting) in ("1", "ON")]
         if path in self.bindings:
             return ["USE_CUDA", "USE_CUFILE", *parts]
-        if DEVICE.search(path) or path.endswith(SUFFIX):
+        if DEVICE.search(path) or path.endswith(SUFFIX) or GENERATED.search(path):
             return ["USE_CUDA", "USE_CUFILE", *parts, *DEFINED]
         return []
 

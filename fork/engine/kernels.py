@@ -21,12 +21,12 @@ from fork.series import LOADER, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
 IMPLICIT = ("CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor")
-# What no wheel for the CPU registers.
-DEVICES = re.compile(r"CUDA|HIP|MPS|XPU|HPU|MTIA")
+# What no wheel for the CPU registers, and what one for CUDA does not either.
+DEVICES, OTHERS = re.compile(r"CUDA|HIP|MPS|XPU|HPU|MTIA"), re.compile(r"HIP|MPS|XPU|HPU|MTIA")
 # The keys for which PyTorch generates a structured operator's kernel itself, around a class.
 CLASSES = re.compile(r"CPU|CUDA|MPS|XPU|MTIA|Meta|Composite\w+")
 CALLED = re.compile(r"(\w+)\(")
-SHIM = "torch/csrc/inductor/aoti_torch/generated/c_shim_cpu.h"
+SHIM = "torch/csrc/inductor/aoti_torch/generated/c_shim_{}.h"
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
             places[dispatch(_parsed(ours[schema])).get(key, "").rpartition("::")[2]] = place
             if why:
                 problems.append(f"{place} {why}")
-            elif DEVICES.search(key):
+            elif (OTHERS if base.cuda else DEVICES).search(key):
                 print(f"left out {key} of {name}: torch {base.version} was built without it", flush=True)
             else:
                 wanted.append((key, name))
@@ -126,10 +126,10 @@ def _changes(base: Base, name: str, before: Mapping[str, Any], after: Mapping[st
             why = f"{what} gives the operator another autograd, and the base's would stay"
         elif added and key.startswith("Composite") and name.partition(".")[0].endswith("_") and "Meta" not in new:
             why = f"{what} would take the place of the Meta kernel that PyTorch generated, which would stay"
-        elif added and key == "CPU" and f"aoti_torch_cpu_{name.replace('.', '_')}(" in (base.read(SHIM) or ""):
+        elif added and f"aoti_torch_{key.lower()}_{name.replace('.', '_')}(" in (
+            base.read(SHIM.format(key.lower())) or ""
+        ):
             why = f"{what} is new, and what AOTInductor has compiled calls another"
-        elif "CUDA" in key and base.cuda:
-            why = f"{what} is a kernel of the GPU, and a fork registers these of new operators alone"
         yield key, why
 
 

@@ -9,6 +9,7 @@ import pytest
 from fork.checkout.changed import Tree
 from fork.cli import main
 from fork.engine import base as bases
+from fork.engine import generators
 from fork.engine.base import Base
 from fork.engine.kernels import SHIM, Kernels, kernels_of
 from fork.errors import ForkError
@@ -48,7 +49,7 @@ def base(tmp_path: Path) -> Base:
         "torch/version.py": "cuda = None\n",
         "torch.dist-info/RECORD": "torch/lib,sha256=1,1\n",
         "torchgen/packaged/ATen/native/native_functions.yaml": LIST,
-        "torch/include/" + SHIM: "AOTITorchError aoti_torch_cpu_seen_out(AtenTensorHandle out);\n",
+        "torch/include/" + SHIM.format("cpu"): "AOTITorchError aoti_torch_cpu_seen_out(AtenTensorHandle out);\n",
     }
     write(site, files)
     return Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
@@ -108,8 +109,10 @@ def test_a_kernel_that_would_not_run_is_refused(base: Base, tmp_path: Path, name
     assert str(error.value).startswith(f"{NATIVE_FUNCTIONS}:{reason}")
 
 
-def test_a_kernel_of_a_device(base: Base, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that the wheel was not built for is left out; of a wheel with a GPU, it is refused."""
+def test_a_kernel_of_a_device(
+    base: Base, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that the wheel was not built for is left out; of a wheel for CUDA, its own is generated."""
     text = LIST.replace("CPU, CUDA: half_cpu", "CPU: half_cpu\n    CUDA: half_cuda\n    MPS: half_mps")
     assert kernels(base, tmp_path, text) == Kernels()
     said = "left out {} of half: torch 2.13.0 was built without it\n"
@@ -117,8 +120,16 @@ def test_a_kernel_of_a_device(base: Base, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "stage/torchgen/packaged/ATen/native/native_functions.yaml").read_text() == text
     write(base.site, {"torch/version.py": "cuda: str = '13.0'\n"})
     other = Base(base.python, base.site, base.version, base.dist_info)
-    with pytest.raises(ForkError, match=":7 `CUDA: half_cuda` of half is a kernel of the GPU"):
+    asked: list[object] = []
+
+    def run(*words: object) -> Path:
+        asked.append(words[-1])
+        raise ForkError("no generator runs here")
+
+    monkeypatch.setattr(generators, "run", run)
+    with pytest.raises(ForkError, match="no generator"):
         kernels(other, tmp_path / "other", text)
+    assert asked == [[("CUDA", "half")]] and capsys.readouterr().out == said.format("MPS")
 
 
 def test_another_release_than_the_checkouts(base: Base, tmp_path: Path) -> None:
