@@ -74,28 +74,35 @@ class Source:
     def differing(self, n: int, alone: bool) -> set[str]:
         """The sections of an object that the branch changes; with `alone`, no header can change what has no word of
         it."""
-        old = self.old[n] if self.old else self.new[n]
+        one, old = self.new[n], self.old[n] if self.old else self.new[n]
         if old is None and self.text.before is None:
-            return set(self.new[n].nodes)
-        found = changed_sections(self.new[n], old) if old else set(self.new[n].nodes)
+            return set(one.nodes)
+        # Without an object to compare with, what a header has is left to all that include it.
+        found = changed_sections(one, old) if old else {name for name in one.nodes if not self._inherited(name, one)}
         known = self.why == NAMES or (alone and self.why == CHANGED)
-        return {section for section in found if not known or self.concerns(section, self.new[n])}
+        return {section for section in found if not known or self.concerns(section, one)}
 
     def concerns(self, section: str, one: Object) -> bool:
         """Whether the change of the text can concern a section: the function or variable that it holds."""
         symbol = re.search(r"\b_Z\w+", section)
         if symbol is None:
             return True
-        found = one.defined.get(symbol[0])
-        # Of a function of a header, the compiler may have left a part of its own alone.
-        shared = found.binding != GLOBAL if found else not INTERNAL.search(symbol[0])
+        if self._concerned is None:
+            return not self._inherited(section, one)
         said = readable(plain(symbol[0]))
-        if self._concerned is not None:
-            return any(word in said for word in self._concerned)
-        if not shared or self._defined is None:
-            return True
+        return any(word in said for word in self._concerned)
+
+    def _inherited(self, section: str, one: Object) -> bool:
+        """Whether a section holds a function of a header that is not made of what the source itself defines."""
+        symbol = re.search(r"\b_Z\w+", section)
+        found = one.defined.get(symbol[0]) if symbol else None
+        # Of such a function, the compiler may have left a part of its own alone.
+        shared = found.binding != GLOBAL if found else symbol and not INTERNAL.search(symbol[0])
+        if not symbol or not shared or self._defined is None:
+            return False
+        said = readable(plain(symbol[0]))
         # A macro can make `add_kernel` of `add`.
-        return any(re.search(rf"(?<![^\W_]){word}(?![^\W_])", said) for word in self._defined)
+        return not any(re.search(rf"(?<![^\W_]){word}(?![^\W_])", said) for word in self._defined)
 
 
 @dataclass(frozen=True)
