@@ -11,7 +11,6 @@ import warnings
 from contextlib import nullcontext
 
 import torch
-import torch._lazy.ts_backend
 import torch.autograd.forward_ad as fwAD
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -802,7 +801,9 @@ class TestTracing(DynamoTestCase):
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
         for operator in "aten::attn", "aten::_attn_backward":
             self.assertFalse(has_kernel(operator, "XLA"))
-        torch._lazy.ts_backend.init()
+        from torch._lazy import ts_backend
+
+        ts_backend.init()
         values = make_inputs()
         inputs = [x.to("lazy").requires_grad_() for x in values]
         results = *torch.attn(*inputs), *gradients(torch.attn, inputs)

@@ -128,7 +128,7 @@ def main() -> None:
     record = record.present()  # Figures of kernels that are gone go.
     found = [result for case in cases if (result := record.find(case))]
     if options.check:
-        print(report.verdicts(found))
+        print(report.verdicts(dataclasses.replace(record, results=found), cases))
         if len(found) < len(cases):
             print(f"not measured with the present kernels: {len(cases) - len(found)} of {len(cases)} cases")
         raise SystemExit(len(found) < len(cases) or any(r.is_slower("composition") for r in found))
@@ -140,7 +140,7 @@ def main() -> None:
     report.write(record, folder)
     charts.draw(record, folder)
     print(f"written: {folder}/results.json, tables.md and charts")
-    print(report.verdicts(results))
+    print(report.verdicts(dataclasses.replace(record, results=results)))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import torch
 
 from bench.cpu.cases import Case
 
-# Below this share of composition's speed a case counts as slower: what is nearer is the noise of a quiet machine.
+# Below this share of another's speed a case counts as slower; a report says how far equal code is apart on the machine.
 SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"

@@ -15,9 +15,10 @@ from pathlib import Path
 from bench import parts
 from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
-from bench.cpu.cases import DTYPES, Case
+from bench.cpu.cases import DTYPES, Case, grid
 from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result, kernels
 from bench.cpu.routes import KINDS, MASKS
+from bench.cpu.rule import fused
 from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
@@ -58,22 +59,46 @@ def scratch() -> str:
     return f"{markdown_table(('dtype', 'N', 'kind', *threads), rows)}\nCommit {found['commit']}."
 
 
-def verdicts(results: Sequence[Result]) -> str:
-    """Names every case of the grid in which torch.attn is slower than composition, or than the generic operator."""
-    said = []
-    for over in HEAD[:2]:
-        measured = [r for r in results if r.case.part == "grid" and r.speedup(over)]
-        slower = [
-            f"{r.case}{pages} ({gain:.2f})"
+def verdicts(record: Record, whole: Sequence[Case] = ()) -> str:
+    """Where torch.attn is slower than composition, and where its kernels are slower than the generic operator.
+
+    A case with huge pages counts as one more. Where no kernel runs, torch.attn is the generic operator's code in
+    another process: how far these two are apart is the noise of the record. `whole` are the cases that there are.
+    """
+    measured = [r for r in record.results if r.case.part == "grid" and r.speedup()]
+    if not measured:
+        return "no case of the grid was measured"
+    runs = dict(zip((r.case for r in measured), fused(record, [r.case for r in measured])))
+    gains = {
+        (over, kernels): [
+            (f"{r.case}{pages}", gain)
             for r in measured
+            if runs[r.case] == kernels
             for pages in ("", PAGES)
-            if (gain := r.speedup(over, pages)) is not None and gain < SLOWER
+            if (gain := r.speedup(over, pages)) is not None
         ]
-        if measured:
-            said.append(
-                f"than {over} in {len(slower)} of {len(measured)} cases{': ' * bool(slower)}{', '.join(slower)}"
-            )
-    return f"slower (below {SLOWER}) {'; '.join(said)}" if said else "no case of the grid was measured"
+        for over in HEAD[:2]
+        for kernels in (True, False)
+    }
+    counts = Counter(case.dtype for case in runs), Counter(case.dtype for case in whole)
+    parts = [f"{dtype} {counts[0][dtype]} of {counts[1][dtype]}" for dtype in DTYPES if dtype in counts[1]]
+    of = f" of {len(whole)} ({', '.join(parts)})" if len(measured) < len(whole) else ""
+    said = [f"{len(measured)}{of} cases measured, the kernels run in {sum(runs.values())}"]
+    for over in HEAD[:2]:
+        said.append(f"with them, slower (below {SLOWER}) than {over} in {_below(gains[over, True])}")
+    said.append(f"composed, slower than composition in {_below(gains[HEAD[0], False])}")
+    if same := [gain for _, gain in gains[HEAD[1], False]]:
+        apart = sum(not SLOWER <= gain <= 1 / SLOWER for gain in same)
+        said.append(
+            f"where no kernel runs, the same code in two processes differs by {min(same):.2f} to {max(same):.2f}, "
+            f"in {apart} of {len(same)} pairs by more than {SLOWER} to {1 / SLOWER:.2f}"
+        )
+    return "; ".join(said)
+
+
+def _below(gains: Sequence[tuple[str, float]]) -> str:
+    slower = [f"{name} ({gain:.2f})" for name, gain in gains if gain < SLOWER]
+    return f"{len(slower) or 'none'} of {len(gains)}{': ' * bool(slower)}{', '.join(slower)}"
 
 
 def provenance(results: Iterable[Result]) -> str:
@@ -148,7 +173,7 @@ def memory(records: Sequence[Record], n: int = 8192) -> str:
 
 def slower(records: Sequence[Record]) -> str:
     """The verdict on every processor."""
-    said = [wrapped(f"{record.processor}: {verdicts(record.results)}.", "* ", "  ") for record in records]
+    said = [wrapped(f"{record.processor}: {verdicts(record, list(grid()))}.", "* ", "  ") for record in records]
     return "".join(said) or UNMEASURED + "\n"
 
 
@@ -172,6 +197,7 @@ def values() -> dict[str, str]:
 
     return {
         "gpu": gpus.short(gpus.records()[0][1]),
+        "triton": gpus.triton(gpus.records()[0][1]),
         "headline": headline(records),
         "speed": speed(records),
         "slower": slower(records),
@@ -223,17 +249,17 @@ def other_routes(results: Sequence[Result]) -> str:
 
 def document(record: Record) -> str:
     """tables.md of one processor."""
-    grid = [r for r in record.results if r.case.part == "grid"]
+    measured = [r for r in record.results if r.case.part == "grid"]
     routes = [r for r in record.results if r.case.part == "routes"]
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
     if record.present().results != record.results:
         origin += " These are figures of earlier kernels."
-    for paragraph in (origin, HOW, f"Grid: {verdicts(grid)}."):
+    for paragraph in (origin, HOW, f"Grid: {verdicts(record)}."):
         text += "\n" + wrapped(paragraph)
     text += "\n"
     for dtype in DTYPES:
-        mine = [r for r in grid if r.case.dtype == dtype]
+        mine = [r for r in measured if r.case.dtype == dtype]
         if mine:
             text += f"## {dtype}\n\n{details(mine)}\n"
     if routes:
@@ -270,7 +296,7 @@ def rewrite() -> None:
         write(record, folder)
         if record.present().results:
             charts.draw(record, folder)
-        print(f"{record.processor}: {verdicts(record.results)}")
+        print(f"{record.processor}: {verdicts(record)}")
     figures = values()
     # All of them are made before one is written.
     for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:

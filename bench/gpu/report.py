@@ -72,6 +72,16 @@ def short(record: dict[str, Any]) -> str:
     return text
 
 
+def triton(record: dict[str, Any]) -> str:
+    """Speed-ups over composition on the device where a prototype in Triton was measured: these kernels', and its."""
+    text = row(["dtype", "D = E", "kind", "N", "torch.attn", "Triton"]) + row(["---"] * 6)
+    for r in record["results"]:
+        if r["kernels"] and (prototype := speedup(r, "Triton prototype")):
+            cells = [r["dtype"], str(r["d"]), r["kind"], str(r["n"])]
+            text += row([*cells, factor(speedup(r)), factor(prototype)])
+    return text
+
+
 def document(record: dict[str, Any]) -> str:
     """tables.md of one GPU."""
     states = sorted({f"torch {r['torch']}, commit {r['commit']}" for r in record["results"]})

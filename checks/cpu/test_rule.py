@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
+from unittest import mock
 
 import pytest
-import torch
 
-from checks import ROOT
+from bench.cpu import rule
+from bench.cpu.cases import Case as BenchCase
+from bench.cpu.record import Record
+from bench.cpu.rule import answers
 
-PROGRAM = """
-#include <ATen/native/cpu/AttnKernel.h>
-#include <iostream>
-#include <string>
-using namespace at;
-int main() {
-  std::string processor, dtype;
-  int64_t n, d, e;
-  bool backward;
-  while (std::cin >> processor >> dtype >> n >> d >> e >> backward) {
-    using P = native::AttnProcessor;
-    const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
-        : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL : P::Unmeasured;
-    const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
-        : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, n, d, e, backward);
-  }
-}
-"""
-Case = tuple[str, str, int, int, int, int]
 BOTH = (0, 1)
 FAST = (("AVX2", "float32"), ("AVX2", "float64"), ("AVX512", "float32"), ("AVX512", "float64"))
 SLOW = (("X86", "bfloat16"), ("X86", "float16"), ("AVX2", "bfloat16"), ("AVX2", "float16"), ("AVX512", "float16"))
 # Which cases run the kernels: N, D and E at both sides of every number of the rule, and what each is there for.
-FUSED: list[Case] = [
+FUSED: list[rule.Asked] = [
     # ATen has no fast products of 16 bits without instructions for them.
     *((p, t, 2000, 1024, e, b) for p, t in SLOW for e in (1, 1024) for b in BOTH),
     *((p, t, 2000, 0, 2, 1) for p, t in SLOW),
@@ -63,7 +43,7 @@ FUSED: list[Case] = [
     *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((2, 2), (2, 0))),
     *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((16, 16), (16, 0))),
 ]
-COMPOSED: list[Case] = [
+COMPOSED: list[rule.Asked] = [
     *(("X86", t, n, 20, 20, b) for t in ("float32", "float64") for n in (200, 2000) for b in BOTH),
     *((p, "float32", 2000, 256 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
     *((p, "float64", 2000, 128 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
@@ -89,22 +69,23 @@ COMPOSED: list[Case] = [
 ]
 
 
-@pytest.fixture(scope="session")
-def rule(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("rule")
-    (folder / "rule.cpp").write_text(PROGRAM)
-    base = Path(torch.__file__).parent
-    includes = [f"-I{ROOT / 'aten/src'}", "-isystem", str(base / "include")]
-    libraries = [f"-L{base / 'lib'}", "-lc10", f"-Wl,-rpath,{base / 'lib'}"]
-    command = [os.environ.get("CXX", "c++"), "-std=c++20", *includes, "rule.cpp", *libraries, "-o", "rule"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return folder / "rule"
-
-
-def test_the_rule_at_both_sides_of_its_numbers(rule: Path) -> None:
+def test_the_rule_at_both_sides_of_its_numbers() -> None:
     cases = FUSED + COMPOSED
-    lines = "\n".join(" ".join(map(str, case)) for case in cases)
-    said = subprocess.run([rule], input=lines, capture_output=True, text=True, check=True).stdout
-    found = {case: answer == "1" for case, answer in zip(cases, said, strict=True)}
-    assert found == {case: case in FUSED for case in cases}
+    assert dict(zip(cases, answers(cases), strict=True)) == {case: case in FUSED for case in cases}
+
+
+@pytest.mark.parametrize(
+    ("kind", "processor", "capability", "asked"),
+    [
+        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 64, 32, 0)),
+        ("backward", "Intel Xeon", "AVX512", ("MKL", "float32", 1000, 64, 32, 1)),
+        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 0, 32, 1)),
+        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 64, 32, 1)),
+    ],
+)
+def test_what_the_benchmark_asks(kind: str, processor: str, capability: str, asked: rule.Asked) -> None:
+    with mock.patch.object(rule, "answers", return_value=[True]) as answered:
+        assert rule.fused(Record(processor, 2, capability), [BenchCase("grid", kind, "float32", 1000, 64, 32)]) == [
+            True
+        ]
+    answered.assert_called_once_with([asked])

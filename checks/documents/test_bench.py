@@ -73,7 +73,7 @@ def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch
     assert set(new.seconds) == {"composition", "torch.attn", "generic"} and min(new.seconds.values()) > 0
     assert (tmp_path / "tables.md").read_text() == report.document(kept)
     assert all((tmp_path / f"{chart}.svg").stat().st_size > 1000 for chart in ("speedup", "roofline", "memory"))
-    assert capsys.readouterr().out.splitlines()[-1].startswith("slower (below 0.97) than composition in ")
+    assert "with them, slower (below 0.97) than composition in " in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_large_cases_have_both_settings_and_their_memory(tmp_path, monkeypatch):
@@ -147,17 +147,22 @@ def test_a_run_goes_on_where_the_time_was_up(tmp_path, monkeypatch, capsys):
 
 
 def test_the_verdict_names_every_slower_case_and_no_other():
-    slow = result(dataclasses.replace(FORWARD, kind="grad_v", e=1), speedup=0.96)
+    slow = result(dataclasses.replace(FORWARD, kind="grad_v", e=1), speedup=0.96, generic=0.98)
     elsewhere = result(dataclasses.replace(FORWARD, part="routes"), speedup=0.5)
     paged = result(dataclasses.replace(FORWARD, threads=1))
     paged.seconds.update({"generic" + PAGES: 0.5e-3, "torch.attn" + PAGES: 1e-3, "composition" + PAGES: 1e-3})
-    assert report.verdicts([slow, elsewhere, paged, result(speedup=0.98)]) == (
-        "slower (below 0.97) than composition in 1 of 3 cases: grad_v float32 N=16 D=16 E=1 (0.96); "
-        "than generic in 1 of 3 cases: forward float32 N=16 D=16 1 thread, huge pages (0.50)"
+    missing = dataclasses.replace(FORWARD, dtype="float64")
+    record = Record("A Processor", 2, "AVX2", results=[slow, elsewhere, paged, result(speedup=0.98)])
+    assert report.verdicts(record, [*(r.case for r in record.results if r is not elsewhere), missing]) == (
+        "3 of 4 (float32 3 of 3, float64 0 of 1) cases measured, the kernels run in 2; "
+        "with them, slower (below 0.97) than composition in none of 3; "
+        "with them, slower (below 0.97) than generic in 1 of 3: "
+        "forward float32 N=16 D=16 1 thread, huge pages (0.50); "
+        "composed, slower than composition in 1 of 1: grad_v float32 N=16 D=16 E=1 (0.96); "
+        "where no kernel runs, the same code in two processes differs by 0.98 to 0.98, "
+        "in 0 of 1 pairs by more than 0.97 to 1.03"
     )
-    assert report.verdicts([result()]) == (
-        "slower (below 0.97) than composition in 0 of 1 cases; than generic in 0 of 1 cases"
-    )
+    assert report.verdicts(Record("A Processor", 2, "AVX2")) == "no case of the grid was measured"
 
 
 @pytest.mark.parametrize("speedup, kept, status", [(1.0, 7, False), (0.96, 7, True), (1.0, 6, True)])

@@ -15,7 +15,7 @@ decomps_to_exclude = [
 
 
 def _attn_has_kernels(x: torch.Tensor) -> bool:
-    # Without one for the dtype, attn overwrites its temporaries, as Inductor would.
+    # Of a dtype that they do not take, the products are made inside of the operator.
     key = torch._C._dispatch_key_for_device(x.device.type)
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
 

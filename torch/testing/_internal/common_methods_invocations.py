@@ -41,7 +41,7 @@ def sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
     yield SampleInput(transposed(3, S), args=(make_arg((S, 3)), make_arg((S, 2))))
     yield SampleInput(make_arg((S, 3)), args=(transposed(3, S), transposed(2, S)))
 
-    # as wide as the heads that kernels are written for, in the dtypes of tensor cores
+    # as wide as heads of attention are, in the dtypes of tensor cores
     if dtype in (torch.float16, torch.bfloat16):
         yield SampleInput(make_arg((8, 64)), args=(make_arg((8, 64)), make_arg((8, 64))))
 

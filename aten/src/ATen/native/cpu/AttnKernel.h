@@ -10,8 +10,9 @@
 
 namespace at::native {
 
-// Processors that were measured: x86-64 without AVX2, with AVX2, with AVX-512,
-// and with AVX-512 that MKL uses too.
+// Processors with limits of their own: x86-64 without AVX2, with AVX2, with
+// AVX-512, and with AVX-512 that MKL uses too. AVX2's were measured with these
+// kernels, the others' with earlier ones.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, by N, D and E; d is 0

@@ -1,0 +1,76 @@
+"""For which cases the CPU kernels run: the rule of AttnKernel.h itself, also for processors that are not at hand."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from bench.cpu.cases import Case
+from bench.cpu.record import Record
+from fork import process
+from fork.engine import toolchain
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / "aten/src/ATen/native/cpu/AttnKernel.h"
+PROGRAM = """
+#include <ATen/native/cpu/AttnKernel.h>
+#include <iostream>
+#include <string>
+using namespace at;
+int main() {
+  std::string processor, dtype;
+  int64_t n, d, e;
+  bool backward;
+  while (std::cin >> processor >> dtype >> n >> d >> e >> backward) {
+    using P = native::AttnProcessor;
+    const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
+        : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL : P::Unmeasured;
+    const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
+        : dtype == "bfloat16" ? kBFloat16 : kHalf;
+    std::cout << native::attn_is_fused(p, t, n, d, e, backward);
+  }
+}
+"""
+# Processor, dtype, N, D, E and whether it is the backward, as attn_is_fused takes them.
+Asked = tuple[str, str, int, int, int, int]
+
+
+def answers(asked: Sequence[Asked]) -> list[bool]:
+    """What the rule says."""
+    lines = "\n".join(" ".join(map(str, one)) for one in asked)
+    said = process.run(["/bin/sh", "-c", f"echo '{lines}' | {_program()}"], "the rule does not run")
+    return [answer == "1" for answer in said.strip()]
+
+
+def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
+    """Whether the kernels run for each case on the record's processor."""
+    capability = {"DEFAULT": "X86"}.get(record.capability, record.capability)
+    # MKL takes its paths for AVX-512 on Intel's processors alone.
+    name = "MKL" if capability == "AVX512" and "Intel" in record.processor else capability
+    return answers([_asked(name, case) for case in cases])
+
+
+def _asked(processor: str, case: Case) -> Asked:
+    d = 0 if case.kind == "grad_v" else case.d
+    return processor, case.dtype, case.n, d, case.e, int(case.kind != "forward")
+
+
+@cache
+def _program() -> Path:
+    made_of = f"{HEADER.read_text()}{PROGRAM}{torch.__version__}{torch.__file__}"
+    made = ROOT / f"build/rule/{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
+    if not made.is_file():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        source, part = made.with_suffix(".cpp"), made.with_suffix(".part")
+        source.write_text(PROGRAM)
+        base = Path(torch.__file__).parent
+        includes = [f"-I{ROOT / 'aten/src'}", "-isystem", str(base / "include")]
+        libraries = [f"-L{base / 'lib'}", "-lc10", f"-Wl,-rpath,{base / 'lib'}"]
+        command = [str(toolchain.cxx()), "-std=c++20", *includes, str(source), *libraries, "-o", str(part)]
+        process.run(command, f"{source.name} does not compile")
+        part.replace(made)
+    return made
