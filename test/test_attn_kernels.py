@@ -138,13 +138,19 @@ def backward(grad_output, grad_attn, q, k, v, attn, mask=(True, True, True)):
 
 
 def magnitudes(q, k, v, grad_output=None, grad_attn=None):
-    """The sum of absolute products behind every element of `reference`, for any numbers: arrays or tensors."""
-    attn, scores = abs(np.tanh(q @ k.T)), abs(q) @ abs(k).T
+    """What the rounding errors behind every element of `reference` add up to, in epsilons: they have either sign, so it
+    is the root of the sum of the products' squares. For any numbers: arrays or tensors.
+    """
+
+    def norm(a, b):
+        return ((a * a) @ (b * b)) ** 0.5
+
+    attn, scores = abs(np.tanh(q @ k.T)), norm(q, k.T)
     slope = 1 - attn * attn
-    grad = 0 if grad_output is None else abs(grad_output) @ abs(v).T
+    grad = 0 if grad_output is None else norm(grad_output, v.T)
     grad = (grad if grad_attn is None else grad + abs(grad_attn)) * slope
-    grad_v = None if grad_output is None else attn.T @ abs(grad_output)
-    return attn @ abs(v), attn + scores * slope, grad @ abs(k), grad.T @ abs(q), grad_v
+    grad_v = None if grad_output is None else norm(attn.T, grad_output)
+    return norm(attn, v), attn + scores * slope, norm(grad, k), norm(grad.T, q), grad_v
 
 
 def statistics(values):
@@ -159,10 +165,10 @@ def broken_rule(name, dtype, draws):
     """THE RULE of errors: None if they obey it, else what is wrong.
 
     draws: for each draw of the inputs (result, plain, exact, magnitude), where plain is the composition's result in the
-    same dtype and magnitude is the sum of absolute products (`magnitudes`). Over all draws together, the root mean
-    square and the largest error are at most 2 (output, attn) or 3 (gradients) times those of the composition. A few
-    numbers may be right by luck, so neither bound is below that of one unit: the magnitude times the epsilon of the
-    sums, float32's for 16 bits, or the exact number times the epsilon of the result.
+    same dtype and magnitude is from `magnitudes`. Over all draws together, the root mean square and the largest error
+    are at most 2 (output, attn) or 3 (gradients) times those of the composition. A few numbers may be right by luck, so
+    neither bound is below that of one unit: the magnitude times the epsilon of the sums, float32's for 16 bits, or the
+    exact number times the epsilon of the result.
     """
     factor = 2 if name in ("output", "attn") else 3
     epsilon = torch.finfo(dtype).eps
