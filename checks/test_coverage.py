@@ -121,6 +121,12 @@ def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
         draw(tmp_path, 1, 1)
 
 
+def test_what_a_release_has_stands_behind_else():
+    text = "#if !AT_MKLDNN_ENABLED()\nint f() {\n}\n#else\nint g() {\n}\n#endif\nint h() {\n}\n"
+    assert [function.name for function in functions(text)] == ["g", "h"]
+    assert [function.name for function in functions(text.replace("!", ""))] == ["f", "h"]
+
+
 def test_code_of_the_gpu_is_drawn_apart(tree):
     kernel = "aten/src/ATen/native/cuda/One.cu"
     (tree / kernel).parent.mkdir(parents=True)

@@ -10,6 +10,8 @@ from fork.weave.cpp import code_of
 MARK = "planted"
 RAW = re.compile(r'R"([^()\\ ]*)\((?:.|\n)*?\)\1"')
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(?:[^\n\\]|\\[^\n]|\\\n)*$", re.MULTILINE)
+# What a release has: its code stands behind the `#else`.
+ABSENT = re.compile(r"[ \t]*#[ \t]*if[ \t]*!AT_\w+_ENABLED\(\)")
 # Of `extern "C"` the literal is blank by then.
 NAMESPACE = re.compile(r"(^|\s)(namespace\b[\w\s:\[\]]*|extern\s*)$")
 # Functions of which every caller may hold a copy, those of the GPU, which print nothing, and what is no function.
@@ -63,16 +65,21 @@ def _statement(line: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """The text, offset for offset, without comments, literals, preprocessor lines, and what stands behind `#else`."""
+    """The text, offset for offset, without comments, literals, preprocessor lines, and what stands behind `#else`, or
+    before it where a release is built with that."""
     blank = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
     code = code_of(RAW.sub(blank, text))
-    kept, at, depth, dead = [], 0, 0, 0
+    kept, at, depth, dead, absent = [], 0, 0, 0, 0
     for line in DIRECTIVE.finditer(code):
         part = code[at : line.start()]
         kept += [re.sub(r"[^\n]", " ", part) if dead else part, blank(line)]
         at = line.end()
         if line[1].startswith("if"):
             depth += 1
+            if not dead and ABSENT.match(line[0]):
+                dead = absent = depth
+        elif line[1] == "else" and dead == depth == absent:
+            dead = absent = 0
         elif line[1] in ("else", "elif"):
             dead = dead or depth
         elif line[1] == "endif":
