@@ -343,7 +343,10 @@ class Replacement:
             for path in self._tree.naming(word)
             if self._compiles(path)
             if path not in self._sources or not self._sources[path].new
-            if re.search(rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*[({{=;[]", code_of(self._tree.read(path) or ""))
+            # A function, a variable or, where the name is that of a class, its vtable
+            if re.search(
+                rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*(?:[({{=;[]|::)", code_of(self._tree.read(path) or "")
+            )
         ]
         for path in found:
             text = self._tree.text(path)

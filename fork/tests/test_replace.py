@@ -37,6 +37,10 @@ int deeper(int a);         // hidden, called by a third file, calls `secret`
 int kept();                // hidden, unchanged, calls a local function
 extern int written;        // hidden and written to
 extern const int table[2]; // hidden, used by another file
+struct Hidden {            // its vtable is in another file than what makes one
+  virtual int first();
+  int second;
+};
 API int tabled();
 int inlined_in(int a);
 inline int small(int a) { return a + 10; }
@@ -95,13 +99,14 @@ int of_shape(const Shape& shape) { return shape.sides(); }
     f"{FOLDER}/Four.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
-int tabled() { return table[1]; }
+int tabled() { return table[1] + Hidden().first(); }
 } // namespace at::native
 """,
     f"{FOLDER}/Five.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
 const int table[2] = {5, 6};
+int Hidden::first() { return 7; }
 } // namespace at::native
 """,
     f"{FOLDER}/Main.cpp": """\
