@@ -63,6 +63,8 @@ HARD = """\
 namespace at {
 template <typename T, bool both = true, typename = std::enable_if_t<(sizeof(T) >= 4)>>
 static T low(T a) { return a; }
+C10_LAUNCH_BOUNDS_1(1024)
+__global__ void bounded(int* a) { *a = low(1); }
 bool operator!=(const Pair& a, const Pair& b) { return low(a.first) != b.first; }
 Pair::Pair(int a) : first{a} { low(a); }
 int high(int a) { return low(a); }
@@ -85,7 +87,8 @@ int outside() { return at::last(1); }
         ("return inner(a)", "return inner(a + 1)", {"last", "last_stub", "outside"}),
         ("&last)", "&inner)", {"last_stub", "last", "inner", "outside"}),
         ("at::last(1)", "at::last(2)", {"outside"}),
-        ("{ return a; }\nbool", "{ return a + 1; }\nbool", None),
+        ("*a = low(1)", "*a = low(2)", {"bounded"}),
+        ("{ return a; }\nC10", "{ return a + 1; }\nC10", None),
         ("!= b.first", "== b.first", None),
         ("low(a); }\nint high", "}\nint high", None),
     ],

@@ -15,6 +15,7 @@ TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typ
 IMPLICIT = {"begin", "end", "swap", "get"}
 CALL = re.compile(r"[A-Z][A-Z0-9_]+\((?:[^()]|\([^()]*\))*\)")
 NAMED = re.compile(r"(\w+)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
+BOUNDS = re.compile(r"\b[A-Z][A-Z0-9_]+\s*\([\d\s,]+\)(?=\s*\w)")
 UNCLEAR = "#? "
 KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
 WORD = re.compile(r"[A-Za-z_]\w*")
@@ -137,14 +138,14 @@ def _goes_on(head: str) -> bool:
 
 
 def _plain(head: str) -> str:
-    """A head without the arguments of its template."""
+    """A head without the arguments of its template, and without macros that name nothing, such as launch bounds."""
     while found := re.match(r"\s*template\s*<", head):
         depth, at = 1, found.end()
         while depth and at < len(head):
             depth += {"<": 1, ">": -1}.get(head[at], 0)
             at += 1
         head = head[at:]
-    return head
+    return BOUNDS.sub("", head)
 
 
 def _text(item: str) -> str:
