@@ -53,7 +53,8 @@ class Fork:
         parts += [file.read_bytes() for file in tool_files()]
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
         gpu = self.base.cuda and self.cuda != "off"
-        nvcc = (str(toolchain.compiler(self.base) or ""), *device.at_hand()) if gpu else ""
+        nvcc = [str(toolchain.compiler(self.base) or "")] if gpu else []
+        nvcc += device.at_hand() if gpu and any(map(self.series.replaces, state)) else ()
         chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
         around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
         return digest(*parts, repr(chosen + around).encode())
