@@ -55,6 +55,13 @@ def write(root: Path, files: Mapping[str, str]) -> Path:
     return root
 
 
+def edit(tree: Path, path: str, before: str, after: str) -> None:
+    """Changes the one place of a file that has this text."""
+    text = (tree / path).read_text()
+    assert text.count(before) == 1
+    write(tree, {path: text.replace(before, after)})
+
+
 def git(tree: Path, *args: str) -> str:
     command = ["git", "-C", str(tree), *args]
     return subprocess.run(command, env=QUIET_GIT, check=True, capture_output=True, text=True).stdout

@@ -65,6 +65,10 @@ template <typename T, bool both = true, typename = std::enable_if_t<(sizeof(T) >
 static T low(T a) { return a; }
 C10_LAUNCH_BOUNDS_1(1024)
 __global__ void bounded(int* a) { *a = low(1); }
+C10_LAUNCH_BOUNDS_2(kThreads, kBlocks)
+__global__ void more(int* a) { *a = 3; }
+__attribute__((noinline)) int marked(int a) { return a * 4; }
+int calls_marked() { return marked(1); }
 bool operator!=(const Pair& a, const Pair& b) { return low(a.first) != b.first; }
 Pair::Pair(int a) : first{a} { low(a); }
 int high(int a) { return low(a); }
@@ -88,6 +92,8 @@ int outside() { return at::last(1); }
         ("&last)", "&inner)", {"last_stub", "last", "inner", "outside"}),
         ("at::last(1)", "at::last(2)", {"outside"}),
         ("*a = low(1)", "*a = low(2)", {"bounded"}),
+        ("*a = 3", "*a = 4", {"more", "kThreads", "kBlocks"}),
+        ("a * 4", "a * 5", {"__attribute__", "marked", "calls_marked"}),
         ("{ return a; }\nC10", "{ return a + 1; }\nC10", None),
         ("!= b.first", "== b.first", None),
         ("low(a); }\nint high", "}\nint high", None),

@@ -13,7 +13,7 @@ from fork.cli import main
 from fork.engine import base as bases
 from fork.engine.fork import environment
 from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
 from fork.tests.tiny import UPSTREAM
 
 pytestmark = [pytest.mark.xdist_group("replace"), pytest.mark.long]
@@ -82,12 +82,6 @@ def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield module_tree
     git(module_tree, "checkout", "--quiet", "--force", "mine")
     git(module_tree, "clean", "--quiet", "--force", "-d")
-
-
-def edit(tree: Path, path: str, before: str, after: str) -> None:
-    text = (tree / path).read_text()
-    assert text.count(before) == 1
-    write(tree, {path: text.replace(before, after)})
 
 
 def build(tree: Path) -> int:

@@ -77,14 +77,11 @@ def _said(item: str) -> set[str] | None:
         return set(WORD.findall(re.split(r"=|(?<!:):(?!:)", whole)[0]))
     found: set[str] = set()
     for head in (whole.rstrip(" ="), whole.partition("=")[0]):
-        called = NAMED.search(head)
-        if called and re.fullmatch(r"[A-Z][A-Z0-9_]+", called[1]):
-            inside = set(WORD.findall(head[called.end() :].partition(")")[0]))
-            if not inside:
+        if calls := _calls(head):
+            names = set().union(*calls)
+            if not names:
                 return None
-            found |= inside
-        elif called:
-            found.add(called[1])
+            found |= names
         else:
             last = re.findall(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
             found |= set(last if last and "(" not in head else WORD.findall(head))
@@ -148,6 +145,20 @@ def _plain(head: str) -> str:
     return BOUNDS.sub("", head)
 
 
+def _calls(head: str) -> list[set[str]]:
+    """What stands before each list of arguments of a head, since attributes have lists too; of a macro, its words."""
+    found: list[set[str]] = []
+    at = 0
+    while call := NAMED.search(head, at):
+        depth, at = 1, call.end()
+        while depth and at < len(head):
+            depth += {"(": 1, ")": -1}.get(head[at], 0)
+            at += 1
+        macro = re.fullmatch(r"[A-Z][A-Z0-9_]+", call[1])
+        found.append(set(WORD.findall(head[call.end() : at])) if macro else {call[1]})
+    return found
+
+
 def _text(item: str) -> str:
     return item.rpartition("\n")[2]
 
@@ -161,11 +172,8 @@ def _names(item: str) -> set[str] | None:
     head = re.split(r"[{=;]", _plain(item), maxsplit=1)[0]
     if TYPE.search(item) or "operator" in head or "~" in head or re.search(r"\b(\w+)(?:<.*>)?::\1\s*\(", head):
         return None
-    called = re.search(r"(\w+)\s*\(", head)
-    if called and re.fullmatch(r"[A-Z][A-Z0-9_]+", called[1]):
-        inside = head[called.end() :].partition(")")[0]
-        return set(WORD.findall(inside)) or None
-    if called and called[1] in IMPLICIT:
-        return None
-    last = called or re.search(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
+    if calls := _calls(head):
+        found = set().union(*calls)
+        return None if found & IMPLICIT or not found else found
+    last = re.search(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
     return {last[1]} if last else None if item.strip("; }") else set()
