@@ -74,13 +74,14 @@ lint-python: setup
 
 # PyTorch's own linters want 88 columns, usort's order, a main block, and rules of their own. They leave torch/testing
 # alone. `fork check --lint ~/pytorch` runs the linters themselves.
-UPSTREAM := tools torch stack test/test_attn*.py test/test_decomp.py
-LAYOUT := --line-length 88 --exclude torch/testing tools torch test/test_attn*.py test/test_decomp.py
+TESTS := test/test_attn*.py test/distributed
+UPSTREAM := tools torch stack $(TESTS) test/test_decomp.py
+LAYOUT := --line-length 88 --exclude torch/testing tools torch $(TESTS) test/test_decomp.py
 lint-upstream: setup
 	$(VENV)/bin/ruff check --config .ruff-upstream.toml $(UPSTREAM)
 	$(VENV)/bin/ruff format --check $(LAYOUT)
-	$(VENV)/bin/ruff check --isolated --select I --config 'lint.isort = $(USORT)' test/test_attn*.py
-	! grep -L ' run_tests()$$' test/test_attn*.py | grep .
+	$(VENV)/bin/ruff check --isolated --select I --config 'lint.isort = $(USORT)' $(TESTS)
+	! grep -rL --include='*.py' ' run_tests()$$' $(TESTS) | grep .
 
 lint-types: setup
 	$(VENV)/bin/mypy

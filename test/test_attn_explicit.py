@@ -3,16 +3,12 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import tempfile
-import unittest
 import warnings
 from contextlib import nullcontext
 
 import torch
 import torch.autograd.forward_ad as fwAD
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch._dynamo import compiled_autograd
 from torch._dynamo.test_case import TestCase as DynamoTestCase
@@ -857,97 +853,6 @@ class TestTools(AttnTestCase):
             self.assertLess(ours, theirs)
 
 
-def run_dtensor():
-    """One process of test_dtensor: every layout of the inputs against what one process alone computes."""
-    # A PyTorch without torch.distributed has no such module.
-    import torch.distributed.tensor as dt
-
-    check = unittest.TestCase()
-    dist.init_process_group("gloo")
-    count = dist.get_world_size()
-    # The last process has no part of the second mesh.
-    meshes = [dt.DeviceMesh("cpu", list(range(n))) for n in (count, count - 1)]
-    replicated, rows, columns = (dt.Replicate(),), (dt.Shard(0),), (dt.Shard(1),)
-    sums = (dt.Partial(),)
-    # Composition gathers lazy conjugates, which torch.distributed refuses.
-    dtypes = PRECISE if EXPLICIT else [torch.float64]
-    sizes = 12, 13  # divisible by count, and not
-    for dtype, n, mesh in itertools.product(dtypes, sizes, meshes):
-        torch.manual_seed(0)
-        values = make_inputs(n, 3, 2, dtype=dtype)
-        weights = make_outputs(n, 2, dtype=dtype)
-        local = leaves(values)
-        expected = torch.attn(*local)
-        expected = *expected, *torch.autograd.grad(expected, local, weights)
-
-        def distributed(tensors, placements):
-            for x, placement in zip(tensors, placements, strict=True):
-                if placement == sums:
-                    yield dt.DTensor.from_local(x / mesh.size(), mesh, placement)
-                else:
-                    yield dt.distribute_tensor(x, mesh, placement)
-
-        layouts_of_inputs = (replicated, rows, columns, sums)
-        for placements in itertools.product(layouts_of_inputs, repeat=3):
-            if sums in placements and (n == 13 or mesh is meshes[1]):
-                continue  # once is enough
-            inputs = [x.requires_grad_() for x in distributed(values, placements)]
-            with torch.profiler.profile() as forward:
-                outputs = torch.attn(*inputs)
-            # rows of the gradients with rows of the results, else all of them
-            by_rows = [x.placements == rows for x in outputs]
-            given = [rows if x else replicated for x in by_rows]
-            given = [*distributed(weights, given)]
-            with torch.profiler.profile() as backward:
-                grads = torch.autograd.grad(outputs, inputs, given)
-            results = *outputs, *grads
-            for x, reference in zip(results, expected, strict=True):
-                check.assertIsInstance(x, dt.DTensor)
-                check.assertEqual(x.shape, reference.shape)
-                if mesh.get_coordinate() is None:
-                    check.assertEqual(x.to_local().numel(), 0)
-                else:
-                    torch.testing.assert_close(x.full_tensor(), reference)
-            if not EXPLICIT or mesh.get_coordinate() is None:
-                continue
-            layouts = [x.placements for x in results]
-            if not dtype.is_complex:  # no sum is reduced that composition keeps
-                outputs = composition(*inputs)
-                grads = torch.autograd.grad(outputs, inputs, given)
-                plain = [x.placements for x in (*outputs, *grads)]
-                check.assertEqual(layouts, plain, placements)
-            names = [x.name for x in (*forward.events(), *backward.events())]
-            if placements == (replicated, replicated, replicated):
-                check.assertEqual(layouts, [replicated] * 5)
-                # Autograd's own call, and the kernel's on the local tensors
-                check.assertEqual(names.count("aten::attn"), 2, names)
-                check.assertEqual(names.count("aten::_attn_backward"), 2, names)
-            if placements == (rows, replicated, replicated):
-                check.assertEqual(layouts, [rows] * 3 + [(dt.Partial(),)] * 2)
-                check.assertFalse([x for x in names if x.startswith("c10d::")])
-    dist.barrier()
-    if dist.get_rank() == 0:
-        print(f"{count} processes agree with one")
-    dist.destroy_process_group()
-
-
-@unittest.skipIf(not dist.is_available(), "this PyTorch is built without distributed")
-class TestDTensor(TestCase):
-    @parametrize("count", [2, 4])
-    def test_dtensor(self, count):
-        torchrun = "-m", "torch.distributed.run", "--standalone"
-        script = f"--nproc-per-node={count}", os.path.abspath(__file__), "--dtensor"
-        result = subprocess.run(
-            [sys.executable, *torchrun, *script],
-            capture_output=True,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            timeout=300,
-        )
-        self.assertEqual(result.returncode, 0, result.stderr[-3000:])
-        self.assertIn(f"{count} processes agree with one", result.stdout)
-
-
 instantiate_parametrized_tests(TestGradients)
 instantiate_parametrized_tests(TestErrors)
 instantiate_device_type_tests(TestContexts, globals(), only_for=("cpu", "cuda"))
@@ -955,14 +860,6 @@ instantiate_parametrized_tests(TestTransforms)
 instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)
 instantiate_parametrized_tests(TestTools)
-instantiate_parametrized_tests(TestDTensor)
 
 if __name__ == "__main__":
-    if sys.argv[-1] == "--dtensor":
-        run_dtensor()
-        # The threads of gloo outlive destroy_process_group. One that frees a tensor while
-        # Python ends asks for the GIL and aborts, so this process ends without ending Python.
-        sys.stdout.flush()
-        os._exit(0)
-    else:
-        run_tests()
+    run_tests()

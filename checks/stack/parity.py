@@ -5,14 +5,15 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-import types
 import unittest
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 from checks import ROOT
 from fork.arguments import Parser, status
 
-FILE = ROOT / "test/test_attn_explicit.py"
+FILES = [ROOT / "test" / name for name in ("test_attn_explicit.py", "distributed/tensor/test_attn_ops.py")]
 # What works beside OpInfo, and how the names of the tests begin that show it. These run on composition too.
 PARITY = {
     "layout": {
@@ -33,28 +34,28 @@ PARITY = {
         "torch.export": "TestTracing.test_export",
         "FLOP counter": "TestTools.test_flop_counter_is_that_of_composition",
         "every derivative inside modes, subclasses and autocast": "TestContextsCPU.test_derivatives_are_those_outside",
-        "DTensor": "TestDTensor.test_dtensor_count_2",
+        "DTensor": "TestDTensor.test_rows",
     },
 }
 
 
-def load() -> types.ModuleType:
-    """The tests of PR 4, by the torch that runs this."""
-    spec = importlib.util.spec_from_file_location(FILE.stem, FILE)
+def load(file: Path) -> dict[str, Any]:
+    """The names of a file of PR 4's tests, by the torch that runs this."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None and spec.loader is not None
-    module = sys.modules[FILE.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    return vars(module)
 
 
 def rows() -> Iterator[tuple[str, str, unittest.TestSuite]]:
     """The kind and the name of each row, and its tests."""
-    module = load()
+    cases = load(FILES[0]) | load(FILES[1])
     for kind, tests in PARITY.items():
         for row, test in tests.items():
             case, _, prefix = test.partition(".")
-            names = unittest.defaultTestLoader.getTestCaseNames(getattr(module, case))
-            yield kind, row, unittest.TestSuite(getattr(module, case)(x) for x in names if x.startswith(prefix))
+            names = unittest.defaultTestLoader.getTestCaseNames(cases[case])
+            yield kind, row, unittest.TestSuite(cases[case](x) for x in names if x.startswith(prefix))
 
 
 def main() -> None:

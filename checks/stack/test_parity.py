@@ -1,4 +1,4 @@
-"""PR 4's tests: those of its table of parity are there, and a PyTorch without distributed loses only DTensor's."""
+"""PR 4's tests: those of its table of parity are there, and a PyTorch without distributed has all but DTensor's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from checks import ROOT
 from checks.built import built
-from checks.stack.parity import FILE, PARITY
+from checks.stack.parity import FILES, PARITY
 from fork.engine.fork import environment
 
 WITHOUT_DISTRIBUTED = f"""
 import runpy, sys, unittest, torch
 torch.distributed.is_available = lambda: False
 sys.modules["torch.distributed.tensor"] = None
-names = runpy.run_path({str(FILE)!r}, run_name="tests")
+names = runpy.run_path({str(FILES[0])!r}, run_name="tests")
 for name, cls in names.items():
     if name.startswith("Test") and cls.__module__ == "tests":
         tests = unittest.defaultTestLoader.getTestCaseNames(cls)
@@ -52,5 +52,5 @@ def test_the_description_has_every_row() -> None:
 
 def test_without_distributed(variables: dict[str, str]) -> None:
     lines = run(WITHOUT_DISTRIBUTED, variables)
-    assert "TestGradients True False" in lines and "TestDTensor True True" in lines
-    assert [line for line in lines if not line.endswith(" True False")] == ["TestDTensor True True"]
+    assert "TestGradients True False" in lines
+    assert not [line for line in lines if not line.endswith(" True False")]

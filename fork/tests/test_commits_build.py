@@ -26,7 +26,7 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         title: Divide
         introduces:
           - test/test_halve.py
-          - test/test_plain.py
+          - test/more/test_plain.py
           - {halve.KERNEL}
           - {halve.NATIVE}
       - name: second
@@ -40,7 +40,7 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         "stack/series.yaml": f"strict: false\n{listed}",
         "stack/composite.first/test/test_halve.py": test.format("Div"),
         "test/test_halve.py": test.format("Mul"),
-        "test/test_plain.py": "def test_one():\n    assert 1\n",
+        "test/more/test_plain.py": "def test_one():\n    assert 1\n",
         f"stack/composite.first/{halve.KERNEL}": text,
         halve.KERNEL: text.replace("self.div(2)", "self.mul(0.5)"),
     }
@@ -51,7 +51,7 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("composite.")]
         return [re.sub(r"1 passed in \d+\.\d+s|\d+ s\b", "N s", line) for line in lines]
 
-    ran = "test/test_halve.py: N s (N s); test/test_plain.py: N s "
+    ran = "test/test_halve.py: N s (N s); test/more/test_plain.py: N s "
     first, second = "composite.first  " + ran + "(N s)", "composite.second " + ran
     # What names no operator reads the same in both.
     assert checked() == [first, second + "(as in composite.first)"]
@@ -59,7 +59,7 @@ def test_every_commit_is_built_and_tested(tmp_path: Path, capsys: CaptureFixture
         line.replace("(N s)", f"(as in {name})")
         for name, line in zip(("composite.first", "composite.second"), (first, second + "(as in composite.first)"))
     ]
-    (root / "test/test_plain.py").write_text("def test_another():\n    assert 1\n")
+    (root / "test/more/test_plain.py").write_text("def test_another():\n    assert 1\n")
     again = [line.partition("; ")[2] for line in checked()]
-    assert again == ["test/test_plain.py: N s (N s)", "test/test_plain.py: N s (as in composite.first)"]
+    assert again == ["test/more/test_plain.py: N s (N s)", "test/more/test_plain.py: N s (as in composite.first)"]
     assert checked("--all") == [first, second + "(N s)"]

@@ -128,7 +128,7 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
         if path.endswith(".md"):
             text = "\n".join(PYTHON_BLOCK.findall(text))
             words = [python, "-c", text]
-        elif not re.fullmatch(r"test/test_\w+\.py", path):
+        elif not re.fullmatch(r"test/(\w+/)*test_\w+\.py", path):
             continue
         if text:
             beside = passing.contents(passing.beside(series, state, text))
