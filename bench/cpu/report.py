@@ -193,11 +193,13 @@ def charts_of(records: Sequence[Record]) -> str:
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
     records = [present for record in everywhere() if (present := record.present()).results]
+    from bench.gpu import machine_code
     from bench.gpu import report as gpus
 
     return {
         "gpu": gpus.short(gpus.records()[0][1]),
         "triton": gpus.triton(gpus.records()[0][1]),
+        "machine-code": machine_code.table(json.loads(machine_code.RECORD.read_text())),
         "headline": headline(records),
         "speed": speed(records),
         "slower": slower(records),

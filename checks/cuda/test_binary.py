@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.gpu.machine_code import cuobjdump, functions, inspected
 from checks import ROOT
 from fork.engine import base as bases
 from fork.engine import toolchain
@@ -32,30 +32,6 @@ def kernels() -> set[str]:
     tiles = ("forward", "backward_rows", "backward_cols")
     names = {f"{kernel}<{t}, {width}>" for kernel in tiles for t in PRODUCT for width in (64, 128)}
     return names | {f"sum_parts<{t}>" for t in PRODUCT}
-
-
-def cuobjdump() -> str | None:
-    """The toolkit's, or the one that Triton brings with a CUDA build of torch."""
-    beside = bases.installed().site / "triton/backends/nvidia/bin/cuobjdump"
-    return shutil.which("cuobjdump") or (str(beside) if beside.is_file() else None)
-
-
-def inspected(file: Path, *options: str) -> str:
-    """cuobjdump's output with readable names."""
-    tool = cuobjdump()
-    if tool is None:
-        sys.exit("cuobjdump is neither on the path nor with Triton: `pip install nvidia-cuda-cuobjdump` has it")
-    said = subprocess.run([tool, *options, file], capture_output=True, text=True)
-    if said.returncode:
-        sys.exit(f"cuobjdump cannot read {file}: {said.stderr.strip()}")
-    names = subprocess.run(["c++filt"], input=said.stdout, capture_output=True, text=True, check=True).stdout
-    return names.replace("at::native::attn_fused::", "").replace("> >", ">>")
-
-
-def functions(file: Path, *options: str) -> dict[str, str]:
-    """The listing of every kernel."""
-    said = inspected(file, "-sass", *options)
-    return dict(re.findall(r"Function : (?:void )?([^\n(]*)[^\n]*\n(.*?)(?=\n\s*Function :|\Z)", said, re.S))
 
 
 @dataclass(frozen=True)
