@@ -96,7 +96,8 @@ def compare() -> dict[str, dict[str, Counts]]:
         archive = subprocess.run(command, capture_output=True)
         if archive.returncode:
             raise ForkError(f"git has no commit {commit}: fetch all of the history")
-        tarfile.open(fileobj=io.BytesIO(archive.stdout)).extractall(folder / "then", filter="data")
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as sources:
+            sources.extractall(folder / "then")
         then = counted(compiled(folder / "then", folder / "then.cubin"))
         return {commit: then, "here": counted(compiled(ROOT, folder / "here.cubin"))}
 

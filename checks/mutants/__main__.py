@@ -93,9 +93,7 @@ def main() -> int:
         raise ForkError(f"no mutant has {' or '.join(words)} in its name: see checks/mutants/table.yaml")
     killed = run(chosen)
     minutes = (time.monotonic() - start) / 60
-    print(
-        f"{'all' if killed else 'NOT all'} of {len(chosen)} mutants are killed by their tests ({minutes:.1f} minutes)"
-    )
+    print(f"{'none' if killed else 'SOME'} of {len(chosen)} mutants survived its test ({minutes:.1f} minutes)")
     return 0 if killed else 1
 
 
