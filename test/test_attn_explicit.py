@@ -15,7 +15,7 @@ from torch._dynamo.test_case import TestCase as DynamoTestCase
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import grad, jvp, vmap
+from torch.func import grad, hessian, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import make_tensor
@@ -687,6 +687,28 @@ class TestAutocast(TestCase):
                     results.append([compiled(*inputs), *expected[1:]])
                 for result in results:  # sums of a few products in bfloat16
                     self.assertEqual(result, expected, rtol=2**-5, atol=2**-5)
+
+    def test_nested_transforms_under_one_autocast(self):
+        """Its cache keeps no tensor of a transform that has ended: each result is what it is alone."""
+        q, k, v = make((2, 4, 2), (4, 2), (4, 3), dtype=torch.float32)
+        k.requires_grad_()
+
+        def value(x):
+            return loss(vmap(lambda q: torch.attn(q, k, v))(x))
+
+        def twice(x):
+            return grad(lambda x: grad(value)(x).sum())(x)
+
+        def tangent(x):
+            return jvp(grad(value), (x,), (x,))[1]
+
+        def run(*functions):
+            with torch.autocast("cpu", torch.bfloat16):
+                return [function(q) for function in functions]
+
+        functions = value, grad(value), twice, tangent, hessian(value)
+        for pair in itertools.product(functions, repeat=2):
+            self.assertEqual(run(*pair), [*run(pair[0]), *run(pair[1])])
 
 
 class TestTracing(DynamoTestCase):

@@ -25,14 +25,16 @@ Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
   return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
 }
 
-// t as autocast, which comes after vmap, would hand it to the operator.
+// t as autocast, which comes after vmap, would hand it to the operator. Not by
+// its cache, which outlives the transforms that t may belong to.
 Tensor cast(const Tensor& t) {
   const auto device = t.device().type();
   if (!autocast::is_autocast_available(device) ||
-      !autocast::is_autocast_enabled(device)) {
+      !autocast::is_autocast_enabled(device) || !t.is_floating_point() ||
+      t.scalar_type() == kDouble) {
     return t;
   }
-  return autocast::cached_cast(autocast::get_autocast_dtype(device), t, device);
+  return t.to(autocast::get_autocast_dtype(device));
 }
 
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
