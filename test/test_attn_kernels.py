@@ -78,7 +78,7 @@ def make_inputs(n, d, e, dtype, device="cpu", scale=1.0, draw=0):
 
 
 def precise(t):
-    """As an array of a type that is more exact: float64, and extended precision for float64 itself."""
+    """As an array of a type that is more exact: float64, and numpy's longest for float64 itself."""
     if t is None:
         return None
     array = t.cpu().double().numpy()
@@ -191,6 +191,23 @@ def broken_rule(name, dtype, draws):
                 f"from {factor} times the composition's {plain:.3g} and one unit, {unit:.3g}"
             )
     return None
+
+
+def sums_by_switch(switches, **variables):
+    """In a process of its own, what a bfloat16 call computes with oneDNN on (1) or off (0), one after the other."""
+    script = """
+import sys, torch
+torch.manual_seed(0)
+q = torch.randn(300, 64).bfloat16()
+for switch in sys.argv[1]:
+    torch.backends.mkldnn.set_flags(switch == "1")
+    output, attn = torch.attn(q, q, q)
+    grads = torch.ops.aten._attn_backward(q, None, q, q, q, attn, (True, True, True))
+    print([float(t.double().sum()) for t in (output, *grads)])
+"""
+    variables = os.environ | {"TORCH_ATTN_KERNELS": "1"} | variables
+    command = [sys.executable, "-c", script, switches]
+    return subprocess.check_output(command, env=variables, text=True).splitlines()
 
 
 def peak_memory(function):
@@ -476,25 +493,16 @@ class TestAttnKernels(TestCase):
         """What oneDNN can do is asked once, and whether it may at every call."""
         if not torch.cpu._is_avx512_bf16_supported():
             self.skipTest("oneDNN multiplies no bfloat16 on this processor")
-        script = """
-import os, torch
-os.environ["TORCH_ATTN_KERNELS"] = "1"
-torch.manual_seed(0)
-q = torch.randn(300, 64).bfloat16()
-def sums():
-    output, attn = torch.attn(q, q, q)
-    grads = torch.ops.aten._attn_backward(q, None, q, q, q, attn, (True, True, True))
-    return [float(t.double().sum()) for t in (output, *grads)]
-for allowed in (False, True) if START else (True, False):
-    torch.backends.mkldnn.set_flags(allowed)
-    print(allowed, sums())
-"""
+        first, then = sums_by_switch("10"), sums_by_switch("01")
+        self.assertEqual(first, then[::-1])
+        # Its products take numbers that are rounded once more.
+        self.assertNotEqual(*first)
 
-        runs = []
-        for start in "True", "False":
-            command = [sys.executable, "-c", script.replace("START", start)]
-            runs.append(sorted(subprocess.check_output(command).splitlines()))
-        self.assertEqual(*runs)
+    @onlyCPU
+    @parametrize("isa", ("AVX512_CORE", "AVX512_CORE_VNNI", "AVX2", "SSE41"))
+    def test_onednn_without_products_of_bfloat16(self, device, isa):
+        """No call fails where ATen asks oneDNN for a product that it does not have."""
+        self.assertEqual(*sums_by_switch("10", ONEDNN_MAX_CPU_ISA=isa))
 
     @onlyCPU
     def test_onednn_switched_in_another_thread(self, device):
@@ -593,6 +601,7 @@ for allowed in (False, True) if START else (True, False):
         served = is_served(q, k, v, grad)
 
         def peak(function, *arguments):
+            function(*arguments)  # cuBLAS takes its workspace in the first call
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             result = function(*arguments)

@@ -93,7 +93,9 @@ def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, unt
             print(f"the time is up: {len(cases) - place} cases are left; `--missing` measures them")
             break
         result = measure(case, processes, seconds)
-        results.append(dataclasses.replace(result, commit=state, torch=release, kernels=kernels("cpu")))
+        results.append(
+            dataclasses.replace(result, commit=state, torch=release, kernels=kernels("cpu", record.capability))
+        )
         print(row(results[-1]), flush=True)
         record.add(results[-1])
         record.write(folder)

@@ -20,6 +20,7 @@ from bench.cpu.cases import Case
 SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
+AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 
@@ -85,7 +86,8 @@ class Record:
 
     def present(self) -> Record:
         """Without the results of other kernels than those at hand."""
-        return dataclasses.replace(self, results=[r for r in self.results if r.kernels == kernels("cpu")])
+        here = kernels("cpu", self.capability)
+        return dataclasses.replace(self, results=[r for r in self.results if r.kernels == here])
 
     def find(self, case: Case) -> Result | None:
         return next((r for r in self.results if r.case == case), None)
@@ -107,15 +109,21 @@ def here() -> Record:
 
 
 @cache
-def kernels(device: str) -> str:
-    """A digest of the sources of the kernels of `cpu` or `cuda`, in which comments and white space do not count."""
+def kernels(device: str, capability: str = "") -> str:
+    """A digest of the sources of the kernels of `cpu` or `cuda`.
+
+    Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count.
+    """
     native = FOLDER.parents[1] / "aten/src/ATen/native"
     shared = [
         path for path in native.glob("*.*") if path.suffix != ".yaml" and (device == "cpu" or "CPU" not in path.name)
     ]
     found = hashlib.sha256()
     for path in sorted((*shared, *(native / device).iterdir())):
-        code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", path.read_text(), flags=re.DOTALL)
+        code = path.read_text()
+        if capability != "AVX512":
+            code = re.sub(AVX512_ONLY, r"\1", code, flags=re.DOTALL)
+        code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", code, flags=re.DOTALL)
         found.update(f"{path.name} {code}\n".encode())
     return found.hexdigest()[:12]
 

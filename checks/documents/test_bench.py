@@ -295,6 +295,20 @@ def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
     assert digests()[0] != before[0] and digests()[1] == before[1]
 
 
+def test_code_of_avx512_changes_its_own_kernels_alone(tmp_path, monkeypatch):
+    file = tmp_path / "aten/src/ATen/native/cpu/Kernel.h"
+    file.parent.mkdir(parents=True)
+    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
+
+    def digests(special, other):
+        file.write_text(f"#if defined(CPU_CAPABILITY_AVX512) && A\n{special}\n#else\n{other}\n#endif\nint c;\n")
+        return [records.kernels.__wrapped__("cpu", capability) for capability in ("AVX512", "AVX2")]
+
+    before, changed = digests("int a;", "int b;"), digests("int d;", "int b;")
+    assert changed[0] != before[0] and changed[1] == before[1]
+    assert digests("int a;", "int d;")[1] != before[1]
+
+
 def test_only_what_can_change_a_measurement_makes_a_commit_dirty(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
     assert records.commit() == "unknown"

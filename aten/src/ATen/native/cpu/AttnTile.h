@@ -11,6 +11,8 @@
 #include <c10/util/Exception.h>
 #if defined(CPU_CAPABILITY_AVX512)
 #include <cpuinfo.h>
+
+#include <exception>
 #endif
 
 #include <algorithm>
@@ -151,19 +153,21 @@ constexpr bool kHasVnni = true;
 // once, whether it may at every call. No function of ATen says what
 // ONEDNN_MAX_CPU_ISA allows, so one product is tried.
 inline bool has_vnni_products() {
+  static const bool has_instructions =
+      cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
   static std::atomic<bool> works{false};
   static std::atomic<int> tries{2};
   const auto enabled = [] { return at::globalContext().userEnabledMkldnn(); };
-  if (enabled() && tries > 0) {
+  if (has_instructions && enabled() && tries > 0) {
     const std::array<BFloat16, 256> zeros{};
     std::array<float, 256> sums;
     try {
       cpublas::brgemm(
           16, 16, 16, 16, 16, 16, false, zeros.data(), zeros.data(), &sums[0]);
       cpublas::brgemm_release();
-      works = cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
+      works = true;
       tries = 0;
-    } catch (const c10::Error&) {
+    } catch (const std::exception&) { // ATen's, or oneDNN's own
       // If another thread has switched oneDNN off meanwhile, this says nothing.
       tries -= enabled();
     }
