@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.cpu.routes import KINDS, MASKS
+from bench.cpu.routes import GIVEN, KINDS, MASKS
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 PARTS = ("grid", "routes")
@@ -32,6 +32,7 @@ OTHER = (
     *((1000, 50, 50), (2000, 64, 64)),
 )
 ONE_GRADIENT = ((16, 16, 16), (256, 1, 1), (1024, 1, 1), (1024, 64, 1), (1024, 64, 64), (1, 10**6, 1))
+GRADIENT_OF_ATTN = ((64, 16, 16), (256, 64, 64), (1000, 50, 50), (1024, 64, 64), (4096, 64, 64))
 ONE_THREAD = (
     *((16, 64, 64), (256, 1, 1), (256, 64, 64), (1024, 1, 1), (1024, 64, 64), (1024, 256, 256), (2048, 64, 64)),
     *((4096, 64, 64), (4, 8192, 64), (16, 10**5, 16)),
@@ -87,6 +88,7 @@ def grid() -> Iterator[Case]:
     for kinds, points, threads in (
         (KINDS[:2], [*square, *OTHER], 0),
         (MASKS, ONE_GRADIENT, 0),
+        (GIVEN, GRADIENT_OF_ATTN, 0),
         (KINDS[:2], ONE_THREAD, 1),
         (MASKS, [(1024, 1, 1), (1024, 64, 64)], 1),
     ):
@@ -96,10 +98,12 @@ def grid() -> Iterator[Case]:
 
 
 def other_routes() -> Iterator[Case]:
-    """float32 at D = E = 64, by every route."""
+    """float32 at D = E = 64, and some of bfloat16, by every route."""
     for n in (OVERHEAD_N, 16, 256, 1024, 2048, 4096, 8192):
         for kind in KINDS[:2] if n == 8192 else KINDS:
             yield Case("routes", kind, "float32", n)
+    for n, kind in itertools.product((256, 1024, 4096), KINDS[:2]):
+        yield Case("routes", kind, "bfloat16", n)
 
 
 def is_quick(case: Case) -> bool:

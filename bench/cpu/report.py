@@ -17,7 +17,7 @@ from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
 from bench.cpu.cases import DTYPES, Case, grid
 from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result, kernels
-from bench.cpu.routes import KINDS, MASKS
+from bench.cpu.routes import GIVEN, KINDS, MASKS
 from bench.cpu.rule import fused
 from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
@@ -228,7 +228,7 @@ def details(results: Iterable[Result]) -> str:
     """Every result of the grid."""
     head = ("N", "D", "E", "kind", "threads", "pages", *HEAD, "of the floor", *(f"memory: {name}" for name in HEAD[:3]))
     rows = []
-    kinds = (*KINDS, *MASKS)
+    kinds = (*KINDS, *MASKS, *GIVEN)
     for r in sorted(results, key=lambda r: (r.case.threads, r.case.n, r.case.d, r.case.e, kinds.index(r.case.kind))):
         case = r.case
         memory = [f"{r.memory[name] / case.bytes:.2f}" if name in r.memory else "" for name in HEAD[:3]]
@@ -240,13 +240,13 @@ def details(results: Iterable[Result]) -> str:
 
 
 def other_routes(results: Sequence[Result]) -> str:
-    """Milliseconds by every route, in float32."""
+    """Milliseconds by every route."""
     names = list(dict.fromkeys(name for r in results for name in r.seconds))
     rows = []
-    for r in sorted(results, key=lambda r: (KINDS.index(r.case.kind), r.case.n, r.case.d, r.case.e)):
-        size = [r.case.kind, str(r.case.n), str(r.case.d), str(r.case.e)]
+    for r in sorted(results, key=lambda r: (r.case.dtype[::-1], KINDS.index(r.case.kind), r.case.n)):
+        size = [r.case.dtype, r.case.kind, str(r.case.n), str(r.case.d), str(r.case.e)]
         rows.append([*size, *(milliseconds(r.seconds.get(name)) for name in names)])
-    return markdown_table(["kind", "N", "D", "E", *names], rows)
+    return markdown_table(["dtype", "kind", "N", "D", "E", *names], rows)
 
 
 def document(record: Record) -> str:
@@ -265,7 +265,7 @@ def document(record: Record) -> str:
         if mine:
             text += f"## {dtype}\n\n{details(mine)}\n"
     if routes:
-        text += f"## Other routes, float32, milliseconds\n\n{other_routes(routes)}\n"
+        text += f"## Other routes, milliseconds\n\n{other_routes(routes)}\n"
     return text.rstrip("\n") + "\n"
 
 

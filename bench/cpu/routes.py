@@ -16,6 +16,8 @@ from bench.reference import Attn, composition
 KINDS = ("forward", "backward", "both", "double backward", "forward AD")
 MASKS = ("grad_q", "grad_k", "grad_v")
 """Backward where one input alone requires a gradient."""
+GIVEN = ("of attn", "of both")
+"""Backward where attn has a gradient, alone or beside output's."""
 
 
 def routes(others: bool) -> dict[str, Attn]:
@@ -31,7 +33,14 @@ def routes(others: bool) -> dict[str, Attn]:
     except (OSError, RuntimeError) as error:
         print(f"C++ Function left out: {str(error).splitlines()[0]}")
     found["torch.compile"] = torch.compile(composition, dynamic=False)
+    found["in float32"] = in_float32
     return found
+
+
+def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a user does whose processor multiplies 16 bits slowly."""
+    output, attn = composition(q.float(), k.float(), v.float())
+    return output.to(q.dtype), attn.to(q.dtype)
 
 
 def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work:
@@ -58,7 +67,10 @@ def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> 
         t.requires_grad_()
     if kind == "both":
         return lambda: torch.autograd.grad(attn(q, k, v)[0], wanted, grad)
-    output, _ = attn(q, k, v)
+    output, weights = attn(q, k, v)
+    if kind in GIVEN:
+        outputs, grads = ((weights,), (make(n, n),)) if kind == GIVEN[0] else ((output, weights), (grad, make(n, n)))
+        return lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
     if kind == "backward" or kind in MASKS:
         return lambda: torch.autograd.grad(output, wanted, grad, retain_graph=True)
     grad.requires_grad_()

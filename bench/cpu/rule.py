@@ -11,6 +11,7 @@ import torch
 
 from bench.cpu.cases import Case
 from bench.cpu.record import Record
+from bench.cpu.routes import GIVEN
 from fork import process
 from fork.engine import toolchain
 
@@ -56,7 +57,8 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
 
 def _asked(processor: str, case: Case) -> Asked:
     d = 0 if case.kind == "grad_v" else case.d
-    return processor, case.dtype, case.n, d, case.e, int(case.kind != "forward")
+    e = 0 if case.kind == GIVEN[0] else case.e
+    return processor, case.dtype, case.n, d, e, int(case.kind != "forward")
 
 
 @cache
