@@ -4,6 +4,7 @@
 import itertools
 import os
 import tempfile
+import unittest
 import warnings
 from contextlib import nullcontext
 
@@ -22,18 +23,24 @@ from torch.testing import make_tensor
 from torch.testing._internal.common_device_type import (
     dtypes,
     instantiate_device_type_tests,
+    onlyCPU,
 )
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
+    skipIfTorchDynamo,
     TestCase,
 )
+from torch.testing._internal.inductor_utils import HAS_CPU
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 
+requires_cpu_inductor = unittest.skipIf(
+    not HAS_CPU, "Inductor has no C++ compiler here"
+)
 aten = torch.ops.aten
 # False where attn is composed of other operators, on which many of these tests run too.
 EXPLICIT = hasattr(aten, "_attn_backward")
@@ -206,6 +213,7 @@ class TestGradients(AttnTestCase):
                 result = [x is None for x in aten._attn_backward(*fake, mask)]
             self.assertEqual(result, [x is None for x in plain])
 
+    @skipIfTorchDynamo("compiled autograd adds gradients that are undefined")
     @in_precise_dtypes
     def test_every_subset_of_the_double_backward(self, dtype):
         """gradgradcheck gives a gradient to one of the gradients of q, k and v at a time."""
@@ -222,6 +230,7 @@ class TestGradients(AttnTestCase):
             if any(chosen):
                 self.assert_like_composition(run, msg=f"{chosen}")
 
+    @skipIfTorchDynamo("compiled autograd adds gradients that are undefined")
     @in_precise_dtypes
     def test_derivative_of_the_backward_operator(self, dtype):
         """Of all of its tensors, by itself."""
@@ -235,6 +244,7 @@ class TestGradients(AttnTestCase):
                 gradcheck(function, inputs, check_forward_ad=True)
                 gradgradcheck(function, inputs, check_fwd_over_rev=True)
 
+    @skipIfTorchDynamo("compiled autograd adds gradients that are undefined")
     @in_precise_dtypes
     def test_third_derivative(self, dtype):
         inputs = leaves(make_inputs(2, 2, 1, dtype=dtype))
@@ -277,6 +287,7 @@ class TestGradients(AttnTestCase):
             with self.assertRaisesRegex(RuntimeError, "modified by an inplace"):
                 tensors[4].sum().backward()
 
+    @skipIfTorchDynamo("Dynamo does not trace sparse tensors")
     def test_sparse_gradients(self):
         """Of either output or of both, beside a dense one, or alone and differentiated again."""
         values, index = make_inputs(), torch.tensor([0, 2, 0])
@@ -298,6 +309,7 @@ class TestGradients(AttnTestCase):
                 expected = run(False, chosen, beside)
                 self.assertEqual(run(True, chosen, beside), expected)
 
+    @skipIfTorchDynamo("Dynamo does not trace sparse tensors")
     @parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
     def test_sparse_inputs(self, layout):
         """As far as composition takes them: q or k, and v."""
@@ -366,6 +378,7 @@ def call(tensors, where):
 
 
 class TestErrors(TestCase):
+    @skipIfTorchDynamo("Dynamo has error messages of its own")
     @parametrize("where", ["meta", "fake", "vmap", "decomposition"])
     def test_what_the_cpu_refuses_is_refused(self, where):
         """In the same words under vmap, where the C++ checks run too."""
@@ -471,6 +484,7 @@ CONTEXTS = {name: {"mode": mode} for name, mode in MODES.items()} | {
 }
 
 
+@skipIfTorchDynamo("it compares what eager code does in contexts")
 class TestContexts(TestCase):
     """On every device. Below the Python key nobody resolves lazy conjugates, and autocast casts any product."""
 
@@ -558,6 +572,7 @@ class TestContexts(TestCase):
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             self.assertEqual(tangents(), expected)
 
+    @onlyCPU  # other devices have products of their own
     @dtypes(torch.complex64, torch.complex128)
     def test_infinite_gradients(self, device, dtype):
         """What is infinite and what is NaN, as composition has it; 1 + 0j times an infinity is NaN."""
@@ -733,6 +748,8 @@ class TestTracing(DynamoTestCase):
         compiled = torch.compile(torch.attn, backend="aot_eager", fullgraph=True)
         self.assertEqual(step(compiled), step(torch.attn), rtol=0, atol=0)
 
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
+    @requires_cpu_inductor
     # Its key does not say which devices have kernels.
     @torch._functorch.config.patch(enable_autograd_cache=False)
     def test_inductor_keeps_it_whole_where_kernels_are(self):
@@ -787,6 +804,7 @@ class TestTracing(DynamoTestCase):
         self.assertTrue(all(torch.Tag.core in x.tags for x in called), called)
         self.assertEqual(program.module()(*inputs), torch.attn(*inputs))
 
+    @requires_cpu_inductor
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
         """In one graph, by Python and as a package: C++ has no place for a result that is missing."""
         inputs = tuple(make_inputs(9, 4, 3, dtype=torch.float32))
@@ -814,6 +832,10 @@ class TestTracing(DynamoTestCase):
             packaged = torch._inductor.aoti_load_package(path)
             self.assertEqual(packaged(*inputs), expected)
 
+    @unittest.skipIf(
+        not hasattr(torch._C, "_lazy_ts_backend"),
+        "built without TorchScript's lazy backend",
+    )
     def test_backends_without_views(self):
         """XLA's and lazy tensors have none below functionalization, so that they call the CPU's kernel."""
         has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key

@@ -20,6 +20,11 @@ sum to one. Complex :attr:`k` is transposed, not conjugated.
 
 Both outputs are differentiable, any number of times and in forward mode too.
 
+.. note::
+    In autograd's graph, `output` is not computed from `attn`. So a hook on `attn` and
+    ``attn.retain_grad()`` see the gradient that `attn` gets from its own uses, without the
+    part that comes through `output`.
+
 Args:
     q (Tensor): the queries, of size :math:`(N, D)`
     k (Tensor): the keys, of size :math:`(N, D)`

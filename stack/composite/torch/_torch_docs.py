@@ -1,0 +1,58 @@
+"""The documentation of torch.attn."""
+
+import torch
+from torch._C import _add_docstr as add_docstr
+
+add_docstr(
+    torch.attn,
+    r"""
+attn(q, k, v) -> (Tensor, Tensor)
+
+Computes attention with :math:`\tanh` in the place of softmax.
+
+.. math::
+    \text{attn} = \tanh(q k^{\mathsf{T}}) \qquad
+    \text{output} = \text{attn} \; v
+
+Entry :math:`(i, j)` of `attn` weighs row :math:`j` of :attr:`v` in row :math:`i` of `output`.
+As :math:`\tanh` acts on each entry alone, the weights of a row may be negative, and do not
+sum to one. Complex :attr:`k` is transposed, not conjugated.
+
+Both outputs are differentiable, any number of times and in forward mode too.
+
+Args:
+    q (Tensor): the queries, of size :math:`(N, D)`
+    k (Tensor): the keys, of size :math:`(N, D)`
+    v (Tensor): the values, of size :math:`(N, E)`
+
+All three must have the same device and the same dtype, which must be ``torch.float16``,
+``torch.bfloat16``, ``torch.float32``, ``torch.float64``, ``torch.complex64`` or
+``torch.complex128``; any of :math:`N`, :math:`D` and :math:`E` may be 0.
+
+Returns:
+    A named tuple ``(output, attn)`` with the device and dtype of the inputs: `output` of size
+    :math:`(N, E)` and `attn` of size :math:`(N, N)`.
+
+Raises:
+    RuntimeError: if an input is not 2-D, if the numbers of rows of the three or the numbers of
+        columns of :attr:`q` and :attr:`k` differ, if the devices or dtypes differ, or if the
+        dtype is not supported.
+
+.. seealso::
+    :func:`torch.nn.functional.scaled_dot_product_attention` for attention with softmax.
+
+Example::
+
+    >>> q = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, -0.5]])
+    >>> k = torch.tensor([[0.5, 0.0], [1.0, 1.0], [0.0, -1.0]])
+    >>> v = torch.tensor([[1.0], [2.0], [4.0]])
+    >>> torch.attn(q, k, v)
+    torch.return_types.attn(
+    output=tensor([[ 1.9853],
+            [-1.5232],
+            [ 2.0934]]),
+    attn=tensor([[ 0.4621,  0.7616,  0.0000],
+            [ 0.0000,  0.7616, -0.7616],
+            [ 0.2449,  0.0000,  0.4621]]))
+""",
+)
