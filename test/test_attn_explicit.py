@@ -32,15 +32,11 @@ from torch.testing._internal.common_utils import (
     skipIfTorchDynamo,
     TestCase,
 )
-from torch.testing._internal.inductor_utils import HAS_CPU
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import BaseTorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 
-requires_cpu_inductor = unittest.skipIf(
-    not HAS_CPU, "Inductor has no C++ compiler here"
-)
 aten = torch.ops.aten
 # False where attn is composed of other operators, on which many of these tests run too.
 EXPLICIT = hasattr(aten, "_attn_backward")
@@ -727,6 +723,13 @@ class TestAutocast(TestCase):
 
 
 class TestTracing(DynamoTestCase):
+    def require_cpu_inductor(self):
+        # It imports Inductor, which wants torch.distributed.
+        from torch.testing._internal.inductor_utils import HAS_CPU
+
+        if not HAS_CPU:
+            self.skipTest("Inductor has no C++ compiler here")
+
     def test_unbacked_sizes(self):
         """Sizes that may differ are compared when the program runs."""
         shapes = ShapeEnv()
@@ -749,10 +752,10 @@ class TestTracing(DynamoTestCase):
         self.assertEqual(step(compiled), step(torch.attn), rtol=0, atol=0)
 
     @skipIfTorchDynamo("Dynamo compiles the test itself")
-    @requires_cpu_inductor
     # Its key does not say which devices have kernels.
     @torch._functorch.config.patch(enable_autograd_cache=False)
     def test_inductor_keeps_it_whole_where_kernels_are(self):
+        self.require_cpu_inductor()
         inputs = leaves(make_inputs(33, 8, 5))
 
         def function(*inputs):
@@ -804,9 +807,9 @@ class TestTracing(DynamoTestCase):
         self.assertTrue(all(torch.Tag.core in x.tags for x in called), called)
         self.assertEqual(program.module()(*inputs), torch.attn(*inputs))
 
-    @requires_cpu_inductor
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
         """In one graph, by Python and as a package: C++ has no place for a result that is missing."""
+        self.require_cpu_inductor()
         inputs = tuple(make_inputs(9, 4, 3, dtype=torch.float32))
 
         def every_gradient(*inputs):
