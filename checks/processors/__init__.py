@@ -35,8 +35,8 @@ NUMERICS: Tests = {
         r"\.test_",  # No library takes part in the rest.
     ),
 }
-# The first takes gigabytes, and the second starts Python again, which would not be emulated.
-NEVER = re.compile(r"\.test_(more_than_int32|onednn_switched_off)")
+# The first takes gigabytes, and the others start Python again, which would not be emulated.
+NEVER = re.compile(r"\.test_(more_than_int32|onednn_(switched_off|without))")
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
   return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
 }
 
-// t as autocast, which comes after vmap, would hand it to the operator. Not by
-// its cache, which outlives the transforms that t may belong to.
+// t as autocast, which comes after vmap, would hand it to the operator. Its
+// cache stays as it is: it outlives the transforms that t may belong to.
 Tensor cast(const Tensor& t) {
   const auto device = t.device().type();
   if (!autocast::is_autocast_available(device) ||
