@@ -480,7 +480,6 @@ CONTEXTS = {name: {"mode": mode} for name, mode in MODES.items()} | {
 }
 
 
-@skipIfTorchDynamo("it compares what eager code does in contexts")
 class TestContexts(TestCase):
     """On every device. Below the Python key nobody resolves lazy conjugates, and autocast casts any product."""
 
@@ -494,6 +493,7 @@ class TestContexts(TestCase):
             atol = units * y.abs().max().item() if y.numel() else 0
             self.assertEqual(x, y, rtol=0, atol=atol)
 
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
     @dtypes(torch.float32, torch.float64)
     def test_sizes_reach_kernels_and_products(self, device, dtype):
         capability = torch.backends.cpu.get_cpu_capability()
@@ -506,6 +506,7 @@ class TestContexts(TestCase):
             count = products(torch.autograd.grad, outputs, inputs, outputs)
             self.assertEqual(count, backward)
 
+    @skipIfTorchDynamo("Dynamo traces neither these contexts nor second derivatives")
     @dtypes(*ALL)
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
     @parametrize("context", CONTEXTS, name_fn=str)
