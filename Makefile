@@ -44,7 +44,7 @@ check: setup
 emulated: setup
 	$(VENV)/bin/python -m checks.processors --quick
 
-# All of it, and under other settings, in at most 25 minutes. ARGS=--write puts the table into guide/reliability.md, and
+# All of it, and under other settings, in an hour at most. ARGS=--write puts the table into guide/reliability.md, and
 # ARGS=OMP chooses rows.
 processors: setup
 	$(VENV)/bin/python -m checks.processors $(ARGS)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from pathlib import Path
 from bench.documents import fill, markdown_table, wrapped
 from checks import ROOT
 from checks.built import built
-from checks.processors import NUMERICS, Row, quick, rows
+from checks.processors import NUMERICS, Row, machine, quick, rows
 from fork import process
 from fork.arguments import Parser, status
 from fork.engine.fork import environment
@@ -31,8 +31,6 @@ from fork.engine.fork import environment
 GUIDE = ROOT / "guide/reliability.md"
 KEY = "processors"
 QEMU = "qemu-x86_64"
-# The tests of a file end themselves when its time is up; what does not is killed after as many seconds more.
-GRACE = 60
 MKL = {"Intel(R) Architecture processors": "any processor"}
 
 
@@ -66,33 +64,26 @@ HEAD = ("where", "what torch, MKL and oneDNN say", "passed", "failed", "skipped"
 
 
 def start(row: Row, path: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    emulator = [QEMU, "-cpu", row.emulated] if row.emulated else []
-    command = [
-        *emulator,
-        sys.executable,
-        "-m",
-        "checks.processors.worker",
-        path,
-        str(time.time() + row.seconds),
-        *row.tests[path],
-    ]
-    defaults = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"}
+    """What the worker printed until it ended, or until its time was up, which is no failure."""
+    command = [sys.executable, "-m", "checks.processors.worker", path, row.never, *row.tests[path]]
+    variables = {**variables, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", **row.variables}
+    if row.machine:
+        return machine.run(row.machine, command, variables, row.seconds)
     with subprocess.Popen(
-        command,
+        [QEMU, "-cpu", row.emulated, *command] if row.emulated else command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**variables, **defaults, **row.variables},
+        env=variables,
         start_new_session=True,
         preexec_fn=process.die_with_parent,
     ) as worker:
         try:
-            output, errors = worker.communicate(timeout=row.seconds + GRACE)
+            output, errors = worker.communicate(timeout=row.seconds)
         except subprocess.TimeoutExpired:
             os.killpg(worker.pid, signal.SIGKILL)
-            worker.communicate()
-            return subprocess.CompletedProcess(command, 1, "", f"{path} did not end in its time")
+            return subprocess.CompletedProcess(command, 0, *worker.communicate())
     return subprocess.CompletedProcess(command, worker.returncode, output, errors)
 
 
@@ -100,15 +91,16 @@ def outcome(row: Row, files: Sequence[subprocess.CompletedProcess[str]], seconds
     """Joins the files of a row, and asks whether they reached what it names."""
     found = Outcome(row, seconds=seconds)
     for file in files:
-        line = next((line for line in file.stdout.splitlines() if line.startswith('{"capability"')), None)
-        if file.returncode or line is None:
+        if file.returncode:
             found.broken.append(process.reason(without_warnings(file)))
             continue
-        told = json.loads(line)
-        if "passed" not in told["tests"].values():
+        told = [json.loads(line) for line in re.findall(r'^{"(?:capability|test)".*}$', file.stdout, re.MULTILINE)]
+        tests = {line["test"]: line["ended"] for line in told[1:]}
+        if "passed" not in tests.values():
             found.broken.append(f"no test of a file passed within {row.seconds} s: is the machine busy?")
-        found.tests |= told["tests"]
-        found.reached = reached(told, file.stdout)
+        for line in told[:1]:
+            found.tests |= dict.fromkeys(line["tests"], "left out") | tests
+            found.reached = reached(line, file.stdout)
         if row.reaches not in found.reached:
             found.broken.append(f"the row is of {row.reaches}, but it reached {found.reached}")
     return found
@@ -166,14 +158,23 @@ def left_out(names: Iterable[str], of: Iterable[str]) -> str:
     return ", ".join(f"{name} ({count} of {total[name]})" for name, count in Counter(map(function, names)).items())
 
 
-def document(outcomes: Sequence[Outcome], absent: Sequence[Row], where: str) -> str:
+def lacks(row: Row) -> str:
+    """What this machine lacks for a row, if anything."""
+    if not (row.emulated or row.machine):
+        return ""
+    if platform.machine() != "x86_64":
+        return "an x86-64 processor"
+    return machine.missing(row.machine) if row.machine else "" if shutil.which(QEMU) else QEMU
+
+
+def document(outcomes: Sequence[Outcome], absent: Mapping[str, str], where: str) -> str:
     """What the guide shows."""
     text = markdown_table(HEAD, [o.cells() for o in outcomes]) + "\n" + wrapped(where) + "\n"
     for o in outcomes:
         if names := o.named("left out"):
             text += wrapped(f"`{o.row.name}`, left out for time: {left_out(names, o.tests)}.", "* ", "  ")
-    for row in absent:
-        text += wrapped(f"`{row.name}` was left out, because {QEMU} was not found.", "* ", "  ")
+    for name, what in absent.items():
+        text += wrapped(f"`{name}` was left out, because this was not found: {what}.", "* ", "  ")
     return text.rstrip("\n") + "\n"
 
 
@@ -193,13 +194,11 @@ def main() -> int:
     if options.list:
         print("\n".join(row.name for row in chosen))
         return 0
-    able = platform.machine() == "x86_64" and shutil.which(QEMU)
-    absent = [] if able else [row for row in chosen if row.emulated]
-    if absent:
-        names = " and ".join(row.name for row in absent)
-        print(f"Not tested: {names}: {QEMU} was not found, or this is no x86-64: install qemu-user.", flush=True)
+    absent = {row.name: what for row in chosen if (what := lacks(row))}
+    for name, what in absent.items():
+        print(f"Not tested: {name}: this was not found: {what}. See {GUIDE.relative_to(ROOT)}.", flush=True)
     began = time.monotonic()
-    outcomes = run([row for row in chosen if row not in absent], min(2, os.cpu_count() or 1))
+    outcomes = run([row for row in chosen if row.name not in absent], min(2, os.cpu_count() or 1))
     minutes = (time.monotonic() - began) / 60
     if options.write:
         GUIDE.write_text(fill(GUIDE.read_text(), {KEY: document(outcomes, absent, here(minutes))}, GUIDE.name))
