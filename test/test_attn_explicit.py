@@ -176,15 +176,6 @@ class TestGradients(AttnTestCase):
 
             self.assert_like_composition(run, msg=f"{wanted} {defined}")
 
-    def test_undefined_gradients_of_both_outputs(self):
-        class Undefined(torch.autograd.Function):
-            forward = staticmethod(lambda ctx, x: x.clone())
-            backward = staticmethod(lambda ctx, grad: None)
-
-        inputs = leaves(make_inputs())
-        torch.autograd.backward([Undefined.apply(x).sum() for x in torch.attn(*inputs)])
-        self.assertEqual([x.grad for x in inputs], [None] * 3)
-
     @in_all_dtypes
     def test_every_mask_of_the_backward_operator(self, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
@@ -239,12 +230,6 @@ class TestGradients(AttnTestCase):
 
                 gradcheck(function, inputs, check_forward_ad=True)
                 gradgradcheck(function, inputs, check_fwd_over_rev=True)
-
-    @skipIfTorchDynamo("compiled autograd adds gradients that are undefined")
-    @in_precise_dtypes
-    def test_third_derivative(self, dtype):
-        inputs = leaves(make_inputs(2, 2, 1, dtype=dtype))
-        gradgradcheck(lambda *x: gradients(torch.attn, x, create_graph=True), inputs)
 
     @in_precise_dtypes
     def test_every_subset_of_tangents(self, dtype):
@@ -652,16 +637,6 @@ class TestTransforms(AttnTestCase):
 
 
 class TestAutocast(TestCase):
-    @parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_forward_and_backward_in_lower_precision(self, dtype):
-        inputs = leaves(make_inputs(8, 4, 4, dtype=torch.float32))
-        with torch.autocast("cpu", dtype):
-            outputs = torch.attn(*inputs)
-        expected = torch.attn(*[x.to(dtype) for x in inputs])
-        self.assertEqual(outputs, expected, rtol=0, atol=0)
-        loss(outputs).backward()
-        self.assertEqual([x.grad.dtype for x in inputs], [torch.float32] * 3)
-
     def test_mixed_inputs_under_transforms(self):
         """Whichever are batched, and wherever autocast begins: as single calls have it."""
 
@@ -771,16 +746,6 @@ class TestTracing(DynamoTestCase):
         for operator in "attn", "_attn_backward":
             call = f"torch.ops.aten.{operator}.default("
             self.assertEqual("".join(code).count(call), int(CPU_KERNELS))
-
-    def test_dynamic_sizes_compile_once(self):
-        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
-        compiled = torch.compile(
-            torch.attn, backend=counter, fullgraph=True, dynamic=True
-        )
-        for sizes in (4, 2, 3), (7, 5, 6), (9, 3, 8):
-            inputs = leaves(make_inputs(*sizes))
-            self.assertEqual(compiled(*inputs), torch.attn(*inputs))
-        self.assertEqual(counter.frame_count, 1)
 
     def test_compiled_autograd(self):
         inputs = leaves(make_inputs())
@@ -905,7 +870,6 @@ instantiate_parametrized_tests(TestGradients)
 instantiate_parametrized_tests(TestErrors)
 instantiate_device_type_tests(TestContexts, globals(), only_for=("cpu", "cuda"))
 instantiate_parametrized_tests(TestTransforms)
-instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)
 instantiate_parametrized_tests(TestTools)
 
