@@ -182,8 +182,13 @@ inline bool has_vnni_products() {
 #endif
 
 // The most rows of operand B in one sum, since longer ones lose accuracy. A
-// BLAS sums few columns in many parts, so for those there are fewer.
+// BLAS sums one column in as many parts as a vector has numbers, so for few
+// columns there are fewer.
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int64_t kTerms = 128, kNarrowTerms = 16;
+#else
 constexpr int64_t kTerms = 128, kNarrowTerms = 32;
+#endif
 
 // The most columns of one call: oneDNN compiles wider products for longer.
 constexpr int64_t kWidth = 256;
