@@ -404,7 +404,7 @@ def products(function, *args):
 
 # N, D and E. In float32 and float64, with AVX2 or more, the CPU kernels take them both ways, forward alone, and not at
 # all; in complex types ATen's products take all of them.
-FUSED, MIXED, WIDE = (4, 8, 9), (60, 40, 50), (5, 500, 600)
+FUSED, MIXED, WIDE = (4, 8, 9), (16, 30, 50), (5, 500, 600)
 
 
 # Gradients are given, not those of a loss: the derivative of most losses multiplies by a lazy conjugate itself.

@@ -21,6 +21,8 @@ SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
+# Of the rule, the limits of processors that another capability has.
+OTHER_LIMITS = r"case AttnProcessor::(?!{}).*?(?=case |default:)"
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 
@@ -112,7 +114,7 @@ def here() -> Record:
 def kernels(device: str, capability: str = "") -> str:
     """A digest of the sources of the kernels of `cpu` or `cuda`.
 
-    Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count.
+    Comments, white space and what is there for another capability alone do not count.
     """
     native = FOLDER.parents[1] / "aten/src/ATen/native"
     shared = [
@@ -123,6 +125,7 @@ def kernels(device: str, capability: str = "") -> str:
         code = path.read_text()
         if capability != "AVX512":
             code = re.sub(AVX512_ONLY, r"\1", code, flags=re.DOTALL)
+        code = re.sub(OTHER_LIMITS.format(capability or "-"), "", code, flags=re.DOTALL)
         code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", code, flags=re.DOTALL)
         found.update(f"{path.name} {code}\n".encode())
     return found.hexdigest()[:12]

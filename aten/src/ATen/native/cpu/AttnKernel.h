@@ -11,8 +11,8 @@
 namespace at::native {
 
 // Processors with limits of their own: x86-64 without AVX2, with AVX2, with
-// AVX-512, and with AVX-512 that MKL uses too. AVX2's were measured with these
-// kernels, the others' with earlier ones.
+// AVX-512, and with AVX-512 that MKL uses too. AVX2's and the last one's were
+// measured with these kernels, the others' with earlier ones.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, by N, D and E; d is 0
@@ -61,9 +61,17 @@ inline bool attn_is_fused(
     case AttnProcessor::AVX512:
       return columns <= (backward ? width : 2 * width);
     case AttnProcessor::AVX512_MKL: {
-      // There attn stays in the cache between MKL's products and tanh.
-      const bool cached = !backward && n > 64 && n <= 1024;
-      return half ? columns <= 2 * width : columns <= width && !cached;
+      // There ATen's tanh and products are fast. The kernels win where a call
+      // costs most, with 16 bits, and backward where attn is large.
+      if (dtype == kBFloat16) {
+        return columns <= (backward ? width : 2 * width);
+      }
+      if (half) {
+        return columns <= (backward ? 128 : width) && (!backward || n <= 256);
+      }
+      const int64_t most =
+          std::max<int64_t>(32, n / (dtype == kDouble ? 16 : 4));
+      return backward ? columns <= std::min(width, most) : n <= 16;
     }
     default:
       return false;
