@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from bench.cpu import charts, report
+from bench.cpu import charts, report, rule
 from bench.cpu.cases import DTYPES, PARTS, Case, grid, is_quick, other_routes
 from bench.cpu.processes import SETTINGS, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, commit, here, kernels
@@ -88,14 +88,12 @@ def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, unt
     state, release = commit(), torch.__version__
     results = []
     print(HEADER)
-    for place, case in enumerate(cases):
+    for place, (case, fused) in enumerate(zip(cases, rule.fused(record, cases))):
         if time.monotonic() > until:
             print(f"the time is up: {len(cases) - place} cases are left; `--missing` measures them")
             break
-        result = measure(case, processes, seconds)
-        results.append(
-            dataclasses.replace(result, commit=state, torch=release, kernels=kernels("cpu", record.capability))
-        )
+        said = {"commit": state, "torch": release, "kernels": kernels("cpu", record.capability), "fused": fused}
+        results.append(dataclasses.replace(measure(case, processes, seconds), **said))
         print(row(results[-1]), flush=True)
         record.add(results[-1])
         record.write(folder)
@@ -127,7 +125,7 @@ def main() -> None:
             f"bench: {folder}/results.json was taken on {record.conditions}, and this is {mine.conditions}; "
             "choose another folder with --out"
         )
-    record = record.present()  # Figures of kernels that are gone go.
+    record = rule.present(record)  # Figures of kernels that are gone go.
     found = [result for case in cases if (result := record.find(case))]
     if options.check:
         print(report.verdicts(dataclasses.replace(record, results=found), cases))

@@ -21,8 +21,7 @@ SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
-# Of the rule, the limits of processors that another capability has.
-OTHER_LIMITS = r"case AttnProcessor::(?!{}).*?(?=case |default:)"
+RULE = r"inline bool attn_is_fused\(.*?\n\}"
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 
@@ -37,7 +36,9 @@ class Result:
     commit: str = ""
     torch: str = ""
     kernels: str = ""
-    """The digest of the kernels that were measured; results are present while the sources have the same one."""
+    """The digest of the kernels that were measured; results are present while the sources have the same one,"""
+    fused: bool | None = None
+    """and while the rule says as it did whether the kernels run."""
 
     def speedup(self, over: str = "composition", pages: str = "") -> float | None:
         """Of torch.attn, with or without the switch for huge pages in both."""
@@ -86,11 +87,6 @@ class Record:
         kept = [r for r in self.results if r.case != result.case]
         self.results = sorted([*kept, result], key=lambda r: dataclasses.astuple(r.case))
 
-    def present(self) -> Record:
-        """Without the results of other kernels than those at hand."""
-        here = kernels("cpu", self.capability)
-        return dataclasses.replace(self, results=[r for r in self.results if r.kernels == here])
-
     def find(self, case: Case) -> Result | None:
         return next((r for r in self.results if r.case == case), None)
 
@@ -114,7 +110,8 @@ def here() -> Record:
 def kernels(device: str, capability: str = "") -> str:
     """A digest of the sources of the kernels of `cpu` or `cuda`.
 
-    Comments, white space and what is there for another capability alone do not count.
+    Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count. The rule
+    of the CPU's kernels does not either: a result says what it was.
     """
     native = FOLDER.parents[1] / "aten/src/ATen/native"
     shared = [
@@ -125,7 +122,7 @@ def kernels(device: str, capability: str = "") -> str:
         code = path.read_text()
         if capability != "AVX512":
             code = re.sub(AVX512_ONLY, r"\1", code, flags=re.DOTALL)
-        code = re.sub(OTHER_LIMITS.format(capability or "-"), "", code, flags=re.DOTALL)
+        code = re.sub(RULE, "", code, flags=re.DOTALL)
         code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", code, flags=re.DOTALL)
         found.update(f"{path.name} {code}\n".encode())
     return found.hexdigest()[:12]

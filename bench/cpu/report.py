@@ -18,7 +18,7 @@ from bench.counts import table as counts
 from bench.cpu.cases import DTYPES, Case, grid
 from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result, kernels
 from bench.cpu.routes import GIVEN, KINDS, MASKS
-from bench.cpu.rule import fused
+from bench.cpu.rule import fused, present
 from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
@@ -192,7 +192,7 @@ def charts_of(records: Sequence[Record]) -> str:
 
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
-    records = [present for record in everywhere() if (present := record.present()).results]
+    records = [shown for record in everywhere() if (shown := present(record)).results]
     from bench.gpu import machine_code
     from bench.gpu import report as gpus
 
@@ -255,7 +255,7 @@ def document(record: Record) -> str:
     routes = [r for r in record.results if r.case.part == "routes"]
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
-    if record.present().results != record.results:
+    if present(record).results != record.results:
         origin += " These are figures of earlier kernels."
     for paragraph in (origin, HOW, f"Grid: {verdicts(record)}."):
         text += "\n" + wrapped(paragraph)
@@ -296,7 +296,7 @@ def rewrite() -> None:
     for folder in folders():
         record = Record.read(folder)
         write(record, folder)
-        if record.present().results:
+        if present(record).results:
             charts.draw(record, folder)
         print(f"{record.processor}: {verdicts(record)}")
     figures = values()

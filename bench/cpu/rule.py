@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from functools import cache
@@ -10,7 +11,7 @@ from pathlib import Path
 import torch
 
 from bench.cpu.cases import Case
-from bench.cpu.record import Record
+from bench.cpu.record import Record, kernels
 from bench.cpu.routes import GIVEN
 from fork import process
 from fork.engine import toolchain
@@ -53,6 +54,14 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
     # MKL takes its paths for AVX-512 on Intel's processors alone.
     name = "MKL" if capability == "AVX512" and "Intel" in record.processor else capability
     return answers([_asked(name, case) for case in cases])
+
+
+def present(record: Record) -> Record:
+    """Without the results of other kernels than those at hand, and of cases that another rule composed or did not."""
+    here = kernels("cpu", record.capability)
+    same = [r for r in record.results if r.kernels == here]
+    runs = fused(record, [r.case for r in same])
+    return dataclasses.replace(record, results=[r for r, now in zip(same, runs) if r.fused in (None, now)])
 
 
 def _asked(processor: str, case: Case) -> Asked:

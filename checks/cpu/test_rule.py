@@ -32,10 +32,11 @@ FUSED: list[rule.Asked] = [
     *(("AVX2", "float64", 1000, d, d, 1) for d in (64, 54)),
     # MKL's products and tanh on Intel
     *(("MKL", t, 16, 64, 64, 0) for t in ("float32", "float64")),
-    *(("MKL", "float32", n, w, w, 1) for n, w in ((16, 16), (256, 32), (1024, 128), (4096, 128))),
+    *(("MKL", "float32", n, w, w, 1) for n, w in ((16, 32), (256, 32), (1024, 128), (4096, 128))),
+    ("MKL", "float32", 256, 32, 0, 1),
     *(("MKL", "float64", n, w, w, 1) for n, w in ((512, 16), (2048, 64), (4096, 64))),
     *(("MKL", "bfloat16", n, w, w, b) for w, b in ((256, 0), (128, 1)) for n in (300, 2000)),
-    *(("MKL", "float16", n, w, w, b) for n, w, b in ((256, 128, 0), (2000, 128, 0), (64, 64, 1), (256, 64, 1))),
+    *(("MKL", "float16", n, w, w, b) for n, w, b in ((256, 128, 0), (2000, 128, 0), (64, 64, 1), (256, 16, 1))),
     # Few rows and few columns
     *((p, t, 1, 4, 4, 0) for p, t in FAST),
     *((p, t, 1, 32, 32, 1) for p, t in FAST),
@@ -54,9 +55,10 @@ COMPOSED: list[rule.Asked] = [
     *((p, "float64", 4096, 65, 64, 1) for p in ("AVX2", "AVX512", "MKL")),
     *((p, "bfloat16", 300, 256, w, b) for p in ("AVX512", "MKL") for w, b in ((257, 0), (16, 1))),
     *(("MKL", t, n, 4, 4, 0) for t in ("float32", "float64") for n in (17, 2000)),
-    *(("MKL", "float32", n, w, w, 1) for n, w in ((16, 17), (252, 32), (1020, 128))),
+    *(("MKL", "float32", n, w, w, 1) for n, w in ((17, 8), (252, 32), (1020, 128))),
+    *(("MKL", "float32", 256, d, e, 1) for d, e in ((33, 0), (33, 2))),
     *(("MKL", "float64", n, w, w, 1) for n, w in ((512, 17), (2032, 64))),
-    *(("MKL", "float16", n, w, w, b) for n, w, b in ((257, 16, 1), (256, 65, 1), (2000, 129, 0))),
+    *(("MKL", "float16", n, w, w, b) for n, w, b in ((257, 16, 1), (65, 64, 1), (2000, 129, 0))),
     # Few rows, of which wide copies cost more than products, and few columns
     *((p, t, n, 8 * n, 8 * n + 1, b) for p, t in (*SLOW, ("MKL", "float16")) for n in (4, 8) for b in BOTH),
     *((p, t, n, 4 * n, 4 * n + 1, 0) for p, t in FAST for n in (2, 8)),

@@ -21,15 +21,18 @@ from bench.cpu.cases import DTYPES, Case, grid, is_quick, other_routes
 from bench.cpu.processes import PLAIN, SWITCH, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, here
 from bench.cpu.routes import works
+from bench.cpu.rule import fused, present
 from bench.reference import composition
 from fork.errors import ForkError
 
 FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
+CAPABILITY = here().capability
 
 
 def result(case: Case = FORWARD, speedup: float = 2.0, generic: float = 1.5, kernels: str = "") -> Result:
     seconds = {"composition": 1e-3 * speedup, "torch.attn": 1e-3, "generic": 1e-3 * generic}
-    return Result(case, seconds, commit="abc1234", torch="2.13.0", kernels=kernels or records.kernels("cpu"))
+    kernels = kernels or records.kernels("cpu", CAPABILITY)
+    return Result(case, seconds, commit="abc1234", torch="2.13.0", kernels=kernels)
 
 
 class Inside:
@@ -233,12 +236,20 @@ def test_a_figure_in_prose_is_seen(line):
 
 def test_results_of_other_kernels_are_not_shown(monkeypatch):
     old, new = result(speedup=3.0, kernels="others"), result(dataclasses.replace(FORWARD, n=64), speedup=5.0)
-    record = Record("A", 2, "AVX2", results=[old, new])
-    assert record.present().results == record.results[1:]
+    record = Record("A", 2, CAPABILITY, results=[old, new])
+    assert present(record).results == record.results[1:]
     monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
     shown = {report.values()[name].strip() for name in ("headline", "speed", "slower", "memory", "charts")}
     assert shown == {report.UNMEASURED}
     assert "These are figures of earlier kernels" in report.document(dataclasses.replace(record, results=[old]))
+
+
+def test_results_of_another_rule_are_not_shown():
+    known = Record("A", 2, CAPABILITY)
+    (runs,) = fused(known, [FORWARD])
+    same, other = (dataclasses.replace(result(), fused=said) for said in (runs, not runs))
+    assert present(dataclasses.replace(known, results=[same])).results == [same]
+    assert present(dataclasses.replace(known, results=[other])).results == []
 
 
 def test_scratch_is_shown_for_the_present_kernels_alone(tmp_path, monkeypatch):
@@ -293,6 +304,15 @@ def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
     assert digests() == before
     (native / "OpCPU.cpp").write_text("int c;\n")
     assert digests()[0] != before[0] and digests()[1] == before[1]
+    rule = (
+        "inline bool attn_is_fused(\n  int n) {\n  if (n > 2) {\n    return true;\n  }\n  return n > %s;\n}\nint d;\n"
+    )
+    (native / "cpu/Kernel.h").write_text(rule % 3)
+    before = digests()
+    (native / "cpu/Kernel.h").write_text(rule % 4)
+    assert digests() == before
+    (native / "cpu/Kernel.h").write_text((rule % 4).replace("int d", "int e"))
+    assert digests()[0] != before[0]
 
 
 def test_code_of_avx512_changes_its_own_kernels_alone(tmp_path, monkeypatch):

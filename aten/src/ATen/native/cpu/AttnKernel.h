@@ -62,16 +62,16 @@ inline bool attn_is_fused(
       return columns <= (backward ? width : 2 * width);
     case AttnProcessor::AVX512_MKL: {
       // There ATen's tanh and products are fast. The kernels win where a call
-      // costs most, with 16 bits, and backward where attn is large.
+      // costs most, with 16 bits, and backward where attn is large; they save
+      // less there without grad_output.
       if (dtype == kBFloat16) {
         return columns <= (backward ? width : 2 * width);
       }
       if (half) {
-        return columns <= (backward ? 128 : width) && (!backward || n <= 256);
+        return backward ? n * columns <= 8192 : columns <= width;
       }
-      const int64_t most =
-          std::max<int64_t>(32, n / (dtype == kDouble ? 16 : 4));
-      return backward ? columns <= std::min(width, most) : n <= 16;
+      const int64_t most = std::min(width, n / (dtype == kDouble ? 16 : 4));
+      return n <= 16 || (backward && d + std::max(d, e) <= most);
     }
     default:
       return false;
