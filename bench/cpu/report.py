@@ -128,14 +128,14 @@ def columns(result: Result) -> list[list[str]]:
 
 def speed(records: Sequence[Record]) -> str:
     """A few cases of each processor, and where they are from."""
-    text = ""
+    texts = []
     for record in records:
         cases = [Case("grid", kind, dtype, n) for dtype, n in ROWS for kind in KINDS[:2]]
         found = [result for case in cases if (result := record.find(case))]
         rows = [[r.case.dtype, str(r.case.n), r.case.kind, *cells] for r in found for cells in columns(r)]
-        text += _table(("dtype", "N", "kind", "pages", *HEAD), rows)
-        text += "\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  ")
-    return text or UNMEASURED
+        table = _table(("dtype", "N", "kind", "pages", *HEAD), rows)
+        texts.append(f"{table}\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  "))
+    return "\n".join(texts) or UNMEASURED
 
 
 def headline(records: Sequence[Record]) -> str:
@@ -147,13 +147,13 @@ def headline(records: Sequence[Record]) -> str:
         gains = [[f"{gain:.2g}" for r in both if r and (gain := r.speedup(pages=pages))] for pages in ("", PAGES)]
         if all(len(pair) == 2 for pair in gains):
             plain, huge = (" and ".join(pair) for pair in gains)
-            found.append(f"{plain} times as fast on {record.processor} as composition, and {huge} times where both")
+            found.append(f"{plain} times as fast on {record.processor} ({huge})")
     if not found:
         return UNMEASURED
     command = f"make bench ARGS='--dtype {dtype} --n {n} --d {d} --out build/bench'"
     return (
-        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)} have PyTorch's switch for "
-        f"huge pages: `{command}` measures it on yours."
+        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)} as composition, in brackets "
+        f"where both have PyTorch's switch for huge pages: `{command}` measures it on yours."
     )
 
 

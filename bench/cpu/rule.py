@@ -61,7 +61,8 @@ def present(record: Record) -> Record:
     here = kernels("cpu", record.capability)
     same = [r for r in record.results if r.kernels == here]
     runs = fused(record, [r.case for r in same])
-    return dataclasses.replace(record, results=[r for r, now in zip(same, runs) if r.fused in (None, now)])
+    kept = [r for r, now in zip(same, runs) if r.fused in (None, now)]
+    return dataclasses.replace(record, results=kept, remark=record.remark if kept else "")
 
 
 def _asked(processor: str, case: Case) -> Asked:
