@@ -147,13 +147,16 @@ def headline(records: Sequence[Record]) -> str:
         gains = [[f"{gain:.2g}" for r in both if r and (gain := r.speedup(pages=pages))] for pages in ("", PAGES)]
         if all(len(pair) == 2 for pair in gains):
             plain, huge = (" and ".join(pair) for pair in gains)
-            found.append(f"{plain} times as fast on {record.processor} ({huge})")
+            found.append(
+                f"{plain} times as fast as composition on {record.processor}, and {huge} times with PyTorch's switch "
+                "for huge pages in both"
+            )
     if not found:
         return UNMEASURED
     command = f"make bench ARGS='--dtype {dtype} --n {n} --d {d} --out build/bench'"
     return (
-        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)} as composition, in brackets "
-        f"where both have PyTorch's switch for huge pages: `{command}` measures it on yours."
+        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)}: `{command}` measures it "
+        "on yours."
     )
 
 

@@ -277,7 +277,7 @@ def test_the_headline_says_what_the_results_do():
     for each in kinds:
         each.seconds.update({"composition" + PAGES: 3e-3, "torch.attn" + PAGES: 2e-3})
     said = report.headline([Record("A", 2, "AVX2", results=kinds), Record("B", 2, "AVX2")])
-    assert "are 2.5 and 3.2 times as fast on A (1.5 and 1.5) as composition, in brackets where both have" in said
+    assert "are 2.5 and 3.2 times as fast as composition on A, and 1.5 and 1.5 times with PyTorch's switch" in said
     assert "`make bench ARGS='--dtype float32 --n 4096 " in said and "on B" not in said
 
 
