@@ -176,6 +176,15 @@ class TestGradients(AttnTestCase):
 
             self.assert_like_composition(run, msg=f"{wanted} {defined}")
 
+    def test_undefined_gradients_of_both_outputs(self):
+        class Undefined(torch.autograd.Function):
+            forward = staticmethod(lambda ctx, x: x.clone())
+            backward = staticmethod(lambda ctx, grad: None)
+
+        inputs = leaves(make_inputs())
+        torch.autograd.backward([Undefined.apply(x).sum() for x in torch.attn(*inputs)])
+        self.assertEqual([x.grad for x in inputs], [None] * 3)
+
     @in_all_dtypes
     def test_every_mask_of_the_backward_operator(self, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
@@ -637,12 +646,14 @@ class TestTransforms(AttnTestCase):
 
 
 class TestAutocast(TestCase):
-    def test_mixed_inputs_under_transforms(self):
+    @parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_mixed_inputs_under_transforms(self, dtype):
         """Whichever are batched, and wherever autocast begins: as single calls have it."""
+        torch._dynamo.reset()
 
         def autocast(function):
             def run(*inputs):
-                with torch.autocast("cpu", torch.bfloat16):
+                with torch.autocast("cpu", dtype):
                     return tuple(function(*inputs))
 
             return run
@@ -666,8 +677,8 @@ class TestAutocast(TestCase):
             inside = vmap(autocast(torch.attn), in_dims)
             outside = autocast(vmap(torch.attn, in_dims))
             compiled = torch.compile(outside, backend="aot_eager", fullgraph=True)
-            for mixed in itertools.product((torch.float32, torch.bfloat16), repeat=3):
-                inputs = tuple(x.to(dtype) for x, dtype in zip(batch, mixed))
+            for mixed in itertools.product((torch.float32, dtype), repeat=3):
+                inputs = tuple(x.to(given) for x, given in zip(batch, mixed))
                 expected = [*transforms(autocast(single_calls), inputs)]
                 results = [[*transforms(f, inputs)] for f in (inside, outside)]
                 if in_dims == (0, 0, 0):
@@ -711,21 +722,25 @@ class TestTracing(DynamoTestCase):
         shapes = ShapeEnv()
         n, m, d, e = (shapes.create_unbacked_symint() for _ in range(4))
         with FakeTensorMode(shape_env=shapes):
-            torch.attn(torch.empty(n, d), torch.empty(m, d), torch.empty(n, e))
+            q, k, v = torch.empty(n, d), torch.empty(m, d), torch.empty(n, e)
+            output, attn = torch.attn(q, k, v)
+            aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
         checks = itertools.chain(*shapes.deferred_runtime_asserts.values())
         self.assertIn(f"Eq({n}, {m})", [str(check.expr) for check in checks])
 
     @in_all_dtypes
     def test_compiled_gradients_are_the_eager_ones(self, dtype):
-        """Bit for bit: the same kernels, forward and backward."""
-        inputs = leaves(make_inputs(37, 16, 24, dtype=dtype))
+        """Bit for bit: the same operators, forward and backward."""
 
-        def step(function):
+        def step(function, inputs):
             outputs = function(*inputs)
             return *outputs, *torch.autograd.grad(loss(outputs), inputs)
 
         compiled = torch.compile(torch.attn, backend="aot_eager", fullgraph=True)
-        self.assertEqual(step(compiled), step(torch.attn), rtol=0, atol=0)
+        for sizes in FUSED, (37, 16, 24):
+            inputs = leaves(make_inputs(*sizes, dtype=dtype))
+            expected = step(torch.attn, inputs)
+            self.assertEqual(step(compiled, inputs), expected, rtol=0, atol=0)
 
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     # Its key does not say which devices have kernels.
@@ -852,7 +867,7 @@ class TestTools(AttnTestCase):
 
     @parametrize("dtype", [torch.float32, torch.complex64])
     def test_memory_is_less_than_composition_takes(self, dtype):
-        """By the kernels and, for complex numbers, by products."""
+        """By kernels or, for complex numbers always, by products."""
         inputs = leaves(make_inputs(1024, 8, 8, dtype=dtype))
 
         def peaks(function):
@@ -870,6 +885,7 @@ instantiate_parametrized_tests(TestGradients)
 instantiate_parametrized_tests(TestErrors)
 instantiate_device_type_tests(TestContexts, globals(), only_for=("cpu", "cuda"))
 instantiate_parametrized_tests(TestTransforms)
+instantiate_parametrized_tests(TestAutocast)
 instantiate_parametrized_tests(TestTracing)
 instantiate_parametrized_tests(TestTools)
 

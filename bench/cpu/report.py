@@ -37,7 +37,8 @@ HOW = (
     "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. Rows with huge pages "
     "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
     "operations forward and 4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. "
-    f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}."
+    f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}. Where torch.attn runs "
+    "no kernel it is composed, as generic is."
 )
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
@@ -132,7 +133,7 @@ def speed(records: Sequence[Record]) -> str:
     for record in records:
         cases = [Case("grid", kind, dtype, n) for dtype, n in ROWS for kind in KINDS[:2]]
         found = [result for case in cases if (result := record.find(case))]
-        rows = [[r.case.dtype, str(r.case.n), r.case.kind, *cells] for r in found for cells in columns(r)]
+        rows = [[r.case.dtype, str(r.case.n), _kind(r), *cells] for r in found for cells in columns(r)]
         table = _table(("dtype", "N", "kind", "pages", *HEAD), rows)
         texts.append(f"{table}\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  "))
     return "\n".join(texts) or UNMEASURED
@@ -148,8 +149,8 @@ def headline(records: Sequence[Record]) -> str:
         if all(len(pair) == 2 for pair in gains):
             plain, huge = (" and ".join(pair) for pair in gains)
             found.append(
-                f"{plain} times as fast as composition on {record.processor}, and {huge} times with PyTorch's switch "
-                "for huge pages in both"
+                f"{plain} times as fast as composition on {record.processor}{_composed(both)}, and {huge} times with "
+                "PyTorch's switch for huge pages in both"
             )
     if not found:
         return UNMEASURED
@@ -167,7 +168,8 @@ def memory(records: Sequence[Record], n: int = 8192) -> str:
         both = [record.find(Case("grid", kind, "float32", n)) for kind in KINDS[:2]]
         peaks = [" and ".join(f"{r.memory[name] / r.case.bytes:.2f}" for r in both if r) for name in HEAD[:3]]
         if all(both):
-            found.append(f"{peaks[2]} (generic {peaks[1]}, composition {peaks[0]}) on {record.processor}")
+            place = record.processor + _composed(both)
+            found.append(f"{peaks[2]} (generic {peaks[1]}, composition {peaks[0]}) on {place}")
     sentence = (
         f"Peak memory over the inputs in float32 at N = {n}, D = E = 64, forward and backward, in units of attn: "
     )
@@ -214,6 +216,16 @@ def values() -> dict[str, str]:
     }
 
 
+def _kind(result: Result) -> str:
+    return result.case.kind + ", composed" * (result.fused is False)
+
+
+def _composed(results: Iterable[Result | None]) -> str:
+    """Says of which kinds the operator runs no kernels."""
+    kinds = [r.case.kind for r in results if r and r.fused is False]
+    return f", where {' and '.join(kinds)} runs no kernel" if kinds else ""
+
+
 def _gain(gain: float | None) -> str:
     if gain is None:
         return ""
@@ -236,7 +248,7 @@ def details(results: Iterable[Result]) -> str:
         case = r.case
         memory = [f"{r.memory[name] / case.bytes:.2f}" if name in r.memory else "" for name in HEAD[:3]]
         share = f"{r.floor / r.seconds['torch.attn']:.0%}" if r.floor and case.n >= 256 else ""
-        size = [str(case.n), str(case.d), str(case.e), case.kind, str(case.threads or "")]
+        size = [str(case.n), str(case.d), str(case.e), _kind(r), str(case.threads or "")]
         for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
             rows.append([*size, *cells, *more])
     return _table(head, rows)

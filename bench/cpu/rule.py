@@ -30,7 +30,8 @@ int main() {
   while (std::cin >> processor >> dtype >> n >> d >> e >> backward) {
     using P = native::AttnProcessor;
     const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
-        : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL : P::Unmeasured;
+        : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL
+        : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
     std::cout << native::attn_is_fused(p, t, n, d, e, backward);
@@ -52,7 +53,9 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
     """Whether the kernels run for each case on the record's processor."""
     capability = {"DEFAULT": "X86"}.get(record.capability, record.capability)
     # MKL takes its paths for AVX-512 on Intel's processors alone.
-    name = "MKL" if capability == "AVX512" and "Intel" in record.processor else capability
+    name = capability
+    if capability == "AVX512" and "Intel" in record.processor:
+        name = "AMX" if "AMX" in record.processor else "MKL"
     return answers([_asked(name, case) for case in cases])
 
 

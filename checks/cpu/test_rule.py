@@ -13,13 +13,17 @@ from bench.cpu.rule import answers
 
 BOTH = (0, 1)
 FAST = (("AVX2", "float32"), ("AVX2", "float64"), ("AVX512", "float32"), ("AVX512", "float64"))
-SLOW = (("X86", "bfloat16"), ("X86", "float16"), ("AVX2", "bfloat16"), ("AVX2", "float16"), ("AVX512", "float16"))
+INTEL = ("MKL", "AMX")
+SLOW = (
+    *((p, "bfloat16") for p in ("X86", "AVX2")),
+    *((p, "float16") for p in ("X86", "AVX2", "AVX512", "MKL")),
+)
 # Which cases run the kernels: N, D and E at both sides of every number of the rule, and what each is there for.
 FUSED: list[rule.Asked] = [
     # ATen has no fast products of 16 bits without instructions for them.
     *((p, t, 2000, 1024, e, b) for p, t in SLOW for e in (1, 1024) for b in BOTH),
     *((p, t, 2000, 0, 2, 1) for p, t in SLOW),
-    *((p, t, 1, 8, 8, b) for p, t in (*SLOW, ("MKL", "bfloat16")) for b in BOTH if p != "MKL" or not b),
+    *((p, t, 1, 8, 8, b) for p, t in (*SLOW, ("AMX", "bfloat16")) for b in BOTH if p != "AMX" or not b),
     # In the cache and beyond; a forward without another pass over attn wins further than a backward.
     *((p, "float32", n, 128, 128, b) for p in ("AVX2", "AVX512") for n in (512, 4000) for b in BOTH),
     *((p, "float64", n, 64, 64, b) for p in ("AVX2", "AVX512") for n in (256, 2000) for b in BOTH),
@@ -31,12 +35,12 @@ FUSED: list[rule.Asked] = [
     *(("AVX2", t, 1000, d, e, 1) for t in ("float32", "float64") for d, e in ((32, 32), (33, 16))),
     *(("AVX2", "float64", 1000, d, d, 1) for d in (64, 54)),
     # MKL's products and tanh on Intel
-    *(("MKL", t, 16, 64, 64, 0) for t in ("float32", "float64")),
-    *(("MKL", "float32", n, w, w, 1) for n, w in ((16, 32), (256, 32), (1024, 128), (4096, 128))),
-    ("MKL", "float32", 256, 32, 0, 1),
-    *(("MKL", "float64", n, w, w, 1) for n, w in ((512, 16), (2048, 64), (4096, 64))),
-    *(("MKL", "bfloat16", n, w, w, b) for w, b in ((256, 0), (128, 1)) for n in (300, 2000)),
-    *(("MKL", "float16", n, w, w, b) for n, w, b in ((256, 128, 0), (2000, 128, 0), (64, 64, 1), (256, 16, 1))),
+    *((p, t, 16, 64, 64, 0) for p in INTEL for t in ("float32", "float64")),
+    *((p, "float32", n, w, w, 1) for p in INTEL for n, w in ((16, 32), (256, 32), (1024, 128), (4096, 128))),
+    *((p, "float32", 256, 32, 0, 1) for p in INTEL),
+    *((p, "float64", n, w, w, 1) for p in INTEL for n, w in ((512, 16), (2048, 64), (4096, 64))),
+    *((p, "bfloat16", n, w, w, b) for p in INTEL for w, b in ((256, 0), (128, 1)) for n in (300, 2000)),
+    *(("AMX", "float16", n, w, w, b) for n, w, b in ((256, 128, 0), (2000, 128, 0), (64, 64, 1), (256, 16, 1))),
     # Few rows and few columns
     *((p, t, 1, 4, 4, 0) for p, t in FAST),
     *((p, t, 1, 32, 32, 1) for p, t in FAST),
@@ -51,19 +55,19 @@ COMPOSED: list[rule.Asked] = [
     *((p, "float64", 2000, 128 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
     *(("AVX2", "float32", n, 64, 64, 1) for n in (257, 1000, 1280, 2896)),
     *(("AVX2", t, 1000, d, e, 1) for t, d, e in (("float32", 33, 17), ("float64", 53, 54))),
-    *((p, "float32", 4096, 129, 128, 1) for p in ("AVX2", "AVX512", "MKL")),
-    *((p, "float64", 4096, 65, 64, 1) for p in ("AVX2", "AVX512", "MKL")),
-    *((p, "bfloat16", 300, 256, w, b) for p in ("AVX512", "MKL") for w, b in ((257, 0), (16, 1))),
-    *(("MKL", t, n, 4, 4, 0) for t in ("float32", "float64") for n in (17, 2000)),
-    *(("MKL", "float32", n, w, w, 1) for n, w in ((17, 8), (252, 32), (1020, 128))),
-    *(("MKL", "float32", 256, d, e, 1) for d, e in ((33, 0), (33, 2))),
-    *(("MKL", "float64", n, w, w, 1) for n, w in ((512, 17), (2032, 64))),
-    *(("MKL", "float16", n, w, w, b) for n, w, b in ((257, 16, 1), (65, 64, 1), (2000, 129, 0))),
+    *((p, "float32", 4096, 129, 128, 1) for p in ("AVX2", "AVX512", *INTEL)),
+    *((p, "float64", 4096, 65, 64, 1) for p in ("AVX2", "AVX512", *INTEL)),
+    *((p, "bfloat16", 300, 256, w, b) for p in ("AVX512", *INTEL) for w, b in ((257, 0), (16, 1))),
+    *((p, t, n, 4, 4, 0) for p in INTEL for t in ("float32", "float64") for n in (17, 2000)),
+    *((p, "float32", n, w, w, 1) for p in INTEL for n, w in ((17, 8), (252, 32), (1020, 128))),
+    *((p, "float32", 256, d, e, 1) for p in INTEL for d, e in ((33, 0), (33, 2))),
+    *((p, "float64", n, w, w, 1) for p in INTEL for n, w in ((512, 17), (2032, 64))),
+    *(("AMX", "float16", n, w, w, b) for n, w, b in ((257, 16, 1), (65, 64, 1), (2000, 129, 0))),
     # Few rows, of which wide copies cost more than products, and few columns
-    *((p, t, n, 8 * n, 8 * n + 1, b) for p, t in (*SLOW, ("MKL", "float16")) for n in (4, 8) for b in BOTH),
+    *((p, t, n, 8 * n, 8 * n + 1, b) for p, t in (*SLOW, ("AMX", "float16")) for n in (4, 8) for b in BOTH),
     *((p, t, n, 4 * n, 4 * n + 1, 0) for p, t in FAST for n in (2, 8)),
     *((p, "float32", n, n, n + 97, 0) for p in ("AVX2", "AVX512") for n in (32, 64)),
-    ("MKL", "float32", 16, 16, 113, 0),
+    *((p, "float32", 16, 16, 113, 0) for p in INTEL),
     *((p, t, n, w, w + 1, 1) for p, t in FAST for n, w in ((16, 32), (128, 32), (200, 50))),
     *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((1, 20), (20, 1), (0, 20), (1, 0))),
     *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((15, 20), (20, 15), (0, 20), (15, 0))),
@@ -82,7 +86,8 @@ def test_the_rule_at_both_sides_of_its_numbers() -> None:
     ("kind", "processor", "capability", "asked"),
     [
         ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 64, 32, 0)),
-        ("backward", "Intel Xeon", "AVX512", ("MKL", "float32", 1000, 64, 32, 1)),
+        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 64, 32, 1)),
+        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 64, 32, 1)),
         ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 0, 32, 1)),
         ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 64, 32, 1)),
     ],

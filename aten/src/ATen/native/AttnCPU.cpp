@@ -38,6 +38,9 @@ AttnProcessor this_processor() {
     // MKL takes its AVX-512 path on Intel's processors only.
     const bool intel = at::hasMKL() && cpuinfo_initialize() &&
         cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
+    if (intel && cpuinfo_has_x86_amx_bf16() && cpuinfo_has_x86_avx512fp16()) {
+      return AttnProcessor::AMX;
+    }
     return intel ? AttnProcessor::AVX512_MKL : AttnProcessor::AVX512;
   }
   return AttnProcessor::X86;

@@ -11,9 +11,10 @@
 namespace at::native {
 
 // Processors with limits of their own: x86-64 without AVX2, with AVX2, with
-// AVX-512, and with AVX-512 that MKL uses too. AVX2's and the last one's were
-// measured with these kernels, the others' with earlier ones.
-enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, Unmeasured };
+// AVX-512, with AVX-512 that MKL uses too, and with AMX beside that. AVX2's and
+// AMX's were measured with these kernels, each on one processor of two cores;
+// AVX512_MKL has AMX's but for float16, the others those of earlier kernels.
+enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, by N, D and E; d is 0
 // where grad_v alone is wanted, and e is 0 without grad_output. They save
@@ -32,8 +33,9 @@ inline bool attn_is_fused(
     return false;
   }
   // Without instructions for 16 bits ATen's products are slow at every width.
-  if (half && processor != AttnProcessor::AVX512_MKL &&
-      (processor != AttnProcessor::AVX512 || dtype == kHalf)) {
+  const bool avx512 = processor == AttnProcessor::AVX512 ||
+      processor == AttnProcessor::AVX512_MKL;
+  if (half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf)) {
     return !backward || columns > 1;
   }
   // grad_v alone saves no pass, and a BLAS reads attn for few columns as fast
@@ -60,10 +62,12 @@ inline bool attn_is_fused(
     }
     case AttnProcessor::AVX512:
       return columns <= (backward ? width : 2 * width);
-    case AttnProcessor::AVX512_MKL: {
-      // There ATen's tanh and products are fast. The kernels win where a call
-      // costs most, with 16 bits, and backward where attn is large; they save
-      // less there without grad_output.
+    case AttnProcessor::AVX512_MKL:
+    case AttnProcessor::AMX: {
+      // There ATen's tanh and products are fast. The kernels win where the call
+      // costs most, and backward where attn is large beside its operands: less
+      // so without grad_output, or where v is narrower than q. With 16 bits
+      // they win by bfloat16's products, which float16 has in ATen alone.
       if (dtype == kBFloat16) {
         return columns <= (backward ? width : 2 * width);
       }
