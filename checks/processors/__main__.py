@@ -171,6 +171,8 @@ def document(outcomes: Sequence[Outcome], absent: Mapping[str, str], where: str)
     """What the guide shows."""
     text = markdown_table(HEAD, [o.cells() for o in outcomes]) + "\n" + wrapped(where) + "\n"
     for o in outcomes:
+        if o.failed:
+            text += wrapped(f"`{o.row.name}`, failed: {', '.join(o.failed)}.", "* ", "  ")
         if names := o.named("left out"):
             text += wrapped(f"`{o.row.name}`, left out for time: {left_out(names, o.tests)}.", "* ", "  ")
     for name, what in absent.items():
