@@ -27,7 +27,7 @@ PARITY = {
         "vmap over every choice of in_dims": "TestTransforms.test_vmap_over_every_choice_of_in_dims",
     },
     "subsystem": {
-        "autocast": "TestAutocast.test_mixed_inputs_under_transforms",
+        "autocast": "TestAutocast.test_forward_and_backward_in_lower_precision",
         "unbacked sizes": "TestTracing.test_unbacked_sizes",
         "torch.compile, aot_eager": "TestTracing.test_compiled_gradients_are_the_eager_ones",
         "torch.compile, Inductor": "TestTracing.test_inductor_with_every_subset_of_inputs_and_outputs",
