@@ -253,6 +253,19 @@ def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) ->
         assert not re.search(r"(?<!std)::(min|max)\(", file.read_text()), file.name
 
 
+def test_inductor_keeps_whole_what_the_kernels_take(binary: Binary) -> None:
+    said = binary.run("""
+        from types import SimpleNamespace
+        import torch
+        from torch._inductor.decomposition import _attn_has_kernels
+        for dtype in torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64:
+            for device, width in ("cuda", 64), ("cuda", 128), ("cuda", 96), ("cpu", 96):
+                x = SimpleNamespace(device=torch.device(device), dtype=dtype)
+                print(int(_attn_has_kernels(x, width)), end="")
+    """)
+    assert said == "1101" * 2 + "0001" * 2 + "1111"
+
+
 def main() -> None:
     """Prints every kernel's registers on every architecture, and what the half-precision ones issue on 9.0."""
     found = built()
@@ -277,15 +290,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def test_inductor_keeps_whole_what_the_kernels_take(binary: Binary) -> None:
-    said = binary.run("""
-        from types import SimpleNamespace
-        import torch
-        from torch._inductor.decomposition import _attn_has_kernels
-        for dtype in torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64:
-            for device in "cuda", "cpu":
-                print(int(_attn_has_kernels(SimpleNamespace(device=torch.device(device), dtype=dtype))), end="")
-    """)
-    assert said == "11" * 2 + "01" * 2 + "11"

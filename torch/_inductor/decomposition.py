@@ -4,6 +4,7 @@ import torch
 import torch._decomp as decomp
 from torch._inductor import config  # fragment only
 from torch._inductor.decomposition import register_decomposition  # fragment only
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 aten = torch.ops.aten  # fragment only
 
@@ -14,17 +15,20 @@ decomps_to_exclude = [
 ]
 
 
-def _attn_has_kernels(x: torch.Tensor) -> bool:
+def _attn_has_kernels(x: torch.Tensor, width: int) -> bool:
     key = torch._C._dispatch_key_for_device(x.device.type)
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key):
         return False
-    # On CUDA they take 16 bits. Inductor itself has no code for complex numbers.
-    return x.device.type != "cuda" or x.dtype.itemsize == 2 or x.dtype.is_complex
+    # Inductor itself has no code for complex numbers.
+    if x.device.type != "cuda" or x.dtype.is_complex:
+        return True
+    known = any(statically_known_true(width == columns) for columns in (64, 128))
+    return x.dtype.itemsize == 2 and known
 
 
 @register_decomposition([aten.attn])
 def attn(q, k, v):
-    if _attn_has_kernels(q):
+    if _attn_has_kernels(q, q.shape[1]):
         return NotImplemented
     return decomp.decompositions.attn(q, k, v)
 
@@ -33,7 +37,9 @@ def attn(q, k, v):
 def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     # Calls from C++ have no place for a result that is missing.
     complete = all(output_mask) and grad_output is not None
-    if _attn_has_kernels(attn) and (complete or not config.cpp_wrapper):
+    # CUDA's kernels know no other gradients either, and none of attn.
+    width = q.shape[1] if complete and grad_attn is None else 0
+    if _attn_has_kernels(attn, width) and (complete or not config.cpp_wrapper):
         return NotImplemented
     return decomp.decompositions._attn_backward(
         grad_output, grad_attn, q, k, v, attn, output_mask

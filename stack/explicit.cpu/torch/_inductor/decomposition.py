@@ -1,0 +1,37 @@
+"""attn and its backward stay whole where a device has kernels for them, and are taken apart elsewhere."""
+
+import torch
+import torch._decomp as decomp
+from torch._inductor import config  # fragment only
+from torch._inductor.decomposition import register_decomposition  # fragment only
+
+aten = torch.ops.aten  # fragment only
+
+decomps_to_exclude = [
+    # we conditionally call these decomps
+    aten.attn,
+    aten._attn_backward,
+]
+
+
+def _attn_has_kernels(x: torch.Tensor) -> bool:
+    key = torch._C._dispatch_key_for_device(x.device.type)
+    return torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key)
+
+
+@register_decomposition([aten.attn])
+def attn(q, k, v):
+    if _attn_has_kernels(q):
+        return NotImplemented
+    return decomp.decompositions.attn(q, k, v)
+
+
+@register_decomposition([aten._attn_backward])
+def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
+    # Calls from C++ have no place for a result that is missing.
+    complete = all(output_mask) and grad_output is not None
+    if _attn_has_kernels(attn) and (complete or not config.cpp_wrapper):
+        return NotImplemented
+    return decomp.decompositions._attn_backward(
+        grad_output, grad_attn, q, k, v, attn, output_mask
+    )
