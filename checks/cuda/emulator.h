@@ -5,8 +5,9 @@
 // It is strict where a GPU is silent: shared memory begins as NaN and ends at a
 // guard page, threads run in a shuffled order, background copies land as early
 // or as late as they may, and a collective that not all of its threads reach,
-// an address that is not aligned or a bank met twice stops the program with a
-// sentence.
+// an address that is not aligned, a bank met twice, or a copy and a read of one
+// place with no barrier between raises an error, in whatever order the threads
+// ran.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -17,12 +18,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <random>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #define __global__
@@ -31,9 +33,8 @@
 
 namespace emulator {
 
-[[noreturn]] inline void fail(const char* what) {
-  std::fprintf(stderr, "cuda_emulator: %s\n", what);
-  std::abort();
+[[noreturn]] inline void fail(const std::string& what) {
+  throw std::runtime_error("the emulator: " + what);
 }
 
 // Memory whose last byte is followed by a page that may not be touched.
@@ -133,6 +134,9 @@ class Block {
           moved = true;
           thread = i;
           swapcontext(&scheduler_, &threads_[i].context);
+          if (error_) {
+            std::rethrow_exception(error_);
+          }
         }
       }
     }
@@ -166,6 +170,7 @@ class Block {
 
   void barrier() {
     if (meet(block_, "barrier", threads_.size())) {
+      ++barriers_;
       release(block_);
     } else {
       sleep();
@@ -180,7 +185,12 @@ class Block {
     if (early_copies) {
       copy.land();
     }
-    under_way_.at(chunk(copy.to)) = true;
+    Chunk& chunk = chunk_of(copy.to);
+    if (chunk.read == barriers_ || chunk.started == barriers_) {
+      fail("what other threads may read or write is overwritten: no barrier");
+    }
+    chunk.started = barriers_;
+    chunk.landed = kNever;
     threads_[thread].copies.open.push_back(copy);
   }
 
@@ -196,7 +206,7 @@ class Block {
       if (!early_copies) {
         copy.land();
       }
-      under_way_[chunk(copy.to)] = false;
+      chunk_of(copy.to).landed = barriers_;
     }
     committed.clear();
   }
@@ -207,10 +217,15 @@ class Block {
     }
   }
 
-  void check_landed(const void* pointer) const {
-    if (under_way_.at(chunk(pointer))) {
-      fail("what is being copied is read");
+  void read(const void* pointer) {
+    Chunk& chunk = chunk_of(pointer);
+    if (chunk.landed == kNever) {
+      fail("what is being copied, or was never written, is read");
     }
+    if (chunk.landed == barriers_) {
+      fail("what other threads have copied is read: no barrier");
+    }
+    chunk.read = barriers_;
   }
 
   int thread = 0;
@@ -228,13 +243,25 @@ class Block {
     } copies;
   };
 
-  size_t chunk(const void* pointer) const {
-    return (static_cast<const char*>(pointer) - shared_memory) / 16;
+  static constexpr int kNever = -1;
+
+  // How many barriers stood before a copy to 16 bytes started and landed, and
+  // before they were read last.
+  struct Chunk {
+    int started = kNever, landed = kNever, read = kNever;
+  };
+
+  Chunk& chunk_of(const void* pointer) {
+    return chunks_.at((static_cast<const char*>(pointer) - shared_memory) / 16);
   }
 
   static void enter() {
     Block* block = current;
-    (*block->kernel_)();
+    try { // nothing may leave a fibre
+      (*block->kernel_)();
+    } catch (...) {
+      block->error_ = std::current_exception();
+    }
     block->threads_[block->thread].ready = false;
     block->threads_[block->thread].done = true;
   }
@@ -263,11 +290,13 @@ class Block {
   }
 
   std::vector<Thread> threads_;
-  std::vector<bool> under_way_ = std::vector<bool>(1 << 14); // 256 KiB
+  std::vector<Chunk> chunks_ = std::vector<Chunk>(1 << 14); // 256 KiB
+  int barriers_ = 0;
   std::vector<Meeting> warps_;
   Meeting block_;
   std::mt19937 random_;
   ucontext_t scheduler_;
+  std::exception_ptr error_;
   const std::function<void()>* kernel_ = nullptr;
 };
 
@@ -330,7 +359,7 @@ void load_matrices_of(uint32_t (&words)[4], const void* row) {
           for (int r = 0; r < 8; ++r) {
             const void* from = all[matrix * 8 + r]->row;
             banks |= 1u << (reinterpret_cast<uintptr_t>(from) / 16 % 8);
-            Block::current->check_landed(from);
+            Block::current->read(from);
             std::memcpy(element[r], from, 16);
           }
           if (banks != 0xff) {

@@ -1,13 +1,10 @@
-"""attn's CUDA kernels, compiled for the CPU from their own source and run in an emulator of a thread block, and the
-rule that says which sizes they take."""
+"""attn's CUDA kernels and the host code that launches them, compiled for the CPU from their own source: the kernels run
+in an emulator of a thread block. And the rule that says which sizes they take."""
 
 from __future__ import annotations
 
-import ctypes
 import importlib
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,61 +12,46 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import cpp_extension
 
 from bench.gpu.report import RULE as RULE_FILE
 from bench.gpu.report import Result, records, rule, speedup, with_rule
 from checks import ROOT
 
-# One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = [pytest.mark.xdist_group("cuda_tiles"), pytest.mark.long]
 HERE = Path(__file__).parent
 sys.path.append(str(ROOT / "test"))
 RULE: Any = importlib.import_module("test_attn_kernels")
+TILES: Any = torch.ops.attn_tiles
 
-DTYPES = [torch.float16, torch.bfloat16]  # in the order of attn_tiles' argument
+DTYPES = [torch.float16, torch.bfloat16]
 WIDTHS = [64, 128]
-FORWARD, ROWS, COLS = range(3)
-KINDS = ("forward", "both")
+# What stands for headers of CUDA and of PyTorch around it; these come first on the compiler's path.
+STUBS = {
+    "ATen/native/cuda/AttnIntrinsics.cuh": "emulator.h",
+    "ATen/cuda/CUDAContext.h": "runtime.h",
+    "c10/cuda/CUDAException.h": "runtime.h",
+}
 
 
-class Problem(ctypes.Structure):
-    """The struct of the same name in tiles.cpp."""
-
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n", "part")),
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "grad_output")),
-        *((name, ctypes.c_void_p) for name in ("attn", "output", "grad_q", "grad_k", "grad_v")),
-        ("seed", ctypes.c_uint),
-        ("early", ctypes.c_int),
-    ]
-
-
-Tiles = Callable[..., None]
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """tiles.cpp as a library."""
+@pytest.fixture(scope="session", autouse=True)
+def library(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """tiles.cpp as operators: attn_tiles."""
     folder = tmp_path_factory.mktemp("tiles")
-    # The emulator stands before the header with the instructions on the compiler's path.
-    instructions = folder / "ATen/native/cuda/AttnIntrinsics.cuh"
-    instructions.parent.mkdir(parents=True)
-    instructions.write_text('#include "emulator.h"\n')
-    folders = [folder, ROOT / "aten/src", Path(torch.__file__).parent / "include", HERE]
-    flags = ["-std=c++20", "-O2", "-fPIC", "-shared", "-w", *(f"-I{path}" for path in folders)]
-    subprocess.run(["c++", *flags, str(HERE / "tiles.cpp"), "-o", str(folder / "libtiles.so")], check=True)
-    return ctypes.CDLL(str(folder / "libtiles.so"))
+    for header, ours in STUBS.items():
+        (folder / header).parent.mkdir(parents=True, exist_ok=True)
+        (folder / header).write_text(f'#include "{ours}"\n')
+    cpp_extension.load(
+        "attn_tiles",
+        str(HERE / "tiles.cpp"),
+        extra_cflags=["-std=c++20", "-O2", "-w"],
+        extra_include_paths=[str(path) for path in (folder, ROOT / "aten/src", HERE)],
+        build_directory=str(folder),
+        is_python_module=False,
+    )
 
 
-@pytest.fixture(scope="session")
-def tiles(library: ctypes.CDLL) -> Tiles:
-    """Runs one kernel: tiles(dtype, kernel, width, q=..., ..., n=...)."""
-
-    def run(dtype: torch.dtype, kernel: int, width: int, **fields: Tensor | int) -> None:
-        values = {name: value.data_ptr() if isinstance(value, Tensor) else value for name, value in fields.items()}
-        library.attn_tiles(ctypes.byref(Problem(**values)), DTYPES.index(dtype), kernel, width)
-
-    return run
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = [pytest.mark.xdist_group("cuda_tiles"), pytest.mark.long]
 
 
 class Case:
@@ -84,9 +66,6 @@ class Case:
 
         self.q, self.k = random(n, width, width**-0.25), random(n, width, width**-0.25)
         self.v, self.grad_output = random(n, width), random(n, width)
-
-    def operands(self) -> dict[str, Tensor]:
-        return {"q": self.q, "k": self.k, "v": self.v}
 
     def exact(self) -> dict[str, Any]:
         """Every result in the widest numbers of this machine, as arrays of NumPy."""
@@ -103,9 +82,6 @@ class Case:
         tensors = (self.q, self.k, self.v, self.grad_output)
         names = ("output", "attn", "grad_q", "grad_k", "grad_v")
         return dict(zip(names, RULE.magnitudes(*map(RULE.precise, tensors)), strict=True))
-
-    def empty(self, name: str) -> Tensor:
-        return torch.empty(self.n, self.n if name == "attn" else self.width, dtype=self.dtype)
 
 
 def _formulas(q: Any, k: Any, v: Any, grad_output: Any, tanh: Any, product: Any) -> dict[str, Any]:
@@ -131,27 +107,29 @@ def check(case: Case, draws: dict[str, list[Draw]]) -> None:
         assert broken is None, broken
 
 
-def forward(tiles: Tiles, case: Case, **options: int) -> dict[str, Tensor]:
-    results = {name: case.empty(name) for name in ("attn", "output")}
-    tiles(case.dtype, FORWARD, case.width, **case.operands(), **results, n=case.n, **options)
-    return results
+def forward(case: Case, device: int = 1, seed: int = 0, early: bool = False, parts: int = 1) -> dict[str, Tensor]:
+    """On a device of so many multiprocessors. Each result is summed by a launch of its own where there are parts."""
+    output, attn, launches = TILES.forward(case.q, case.k, case.v, device, seed, early)
+    assert launches == 1 + (parts > 1)
+    return {"attn": attn, "output": output}
 
 
-def backward(tiles: Tiles, case: Case, attn: Tensor, **options: int) -> dict[str, Tensor]:
-    inputs = {**case.operands(), "attn": attn, "grad_output": case.grad_output}
-    results = {name: case.empty(name) for name in ("grad_q", "grad_k", "grad_v")}
-    for kernel in (ROWS, COLS):
-        tiles(case.dtype, kernel, case.width, **inputs, **results, n=case.n, **options)
-    return results
+def backward(
+    case: Case, attn: Tensor, device: int = 1, seed: int = 0, early: bool = False, parts: int = 1
+) -> dict[str, Tensor]:
+    operands = (case.grad_output, case.q, case.k, case.v, attn)
+    *grads, launches = TILES.backward(*operands, device, seed, early)
+    assert launches == 2 + 3 * (parts > 1)
+    return dict(zip(("grad_q", "grad_k", "grad_v"), grads, strict=True))
 
 
-def check_all(tiles: Tiles, cases: list[Case], **options: Any) -> None:
+def check_all(cases: list[Case], **options: Any) -> None:
     """Values and gradients of some draws of one size obey the rule together."""
     draws: dict[str, list[Draw]] = {}
     for case in cases:
         exact, plain, magnitudes = case.exact(), case.plain(), case.magnitudes()
-        results = forward(tiles, case, **options)
-        results |= backward(tiles, case, results["attn"], **options)
+        results = forward(case, **options)
+        results |= backward(case, results["attn"], **options)
         for name, result in results.items():
             draws.setdefault(name, []).append((result, plain[name], exact[name], magnitudes[name]))
     check(cases[0], draws)
@@ -160,77 +138,84 @@ def check_all(tiles: Tiles, cases: list[Case], **options: Any) -> None:
 @pytest.mark.parametrize("n", [8, 56, 64, 72, 120, 136])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_sizes_beside_those_of_blocks(tiles: Tiles, dtype: torch.dtype, width: int, n: int) -> None:
+def test_sizes_beside_those_of_blocks(dtype: torch.dtype, width: int, n: int) -> None:
     # Few numbers say little about an error: small inputs are drawn several times.
-    check_all(tiles, [Case(dtype, n, width, seed) for seed in range(1 + 100 // n)])
+    check_all([Case(dtype, n, width, seed) for seed in range(1 + 100 // n)])
 
 
-@pytest.mark.parametrize("n,part", [(256, 0), (328, 0), (320, 192), (136, 128), (192, 64)])
+# The device is as wide as this many blocks, which the parts of the walk shall fill.
+@pytest.mark.parametrize("n,device,parts", [(256, 1, 1), (328, 1, 1), (328, 120, 2), (256, 120, 2), (520, 120, 4)])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_blocks_away_from_edges_and_parts(tiles: Tiles, dtype: torch.dtype, width: int, n: int, part: int) -> None:
-    check_all(tiles, [Case(dtype, n, width)], part=part)
+def test_blocks_away_from_edges_and_parts(dtype: torch.dtype, width: int, n: int, device: int, parts: int) -> None:
+    check_all([Case(dtype, n, width)], device=device, parts=parts)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_order_of_threads_and_copies_changes_nothing(tiles: Tiles, dtype: torch.dtype, width: int) -> None:
+def test_the_order_of_threads_and_copies_changes_nothing(dtype: torch.dtype, width: int) -> None:
     case = Case(dtype, 136, width)
-    first = forward(tiles, case, seed=0, early=0)
-    first |= backward(tiles, case, first["attn"], seed=0, early=0)
-    for seed, early in [(1, 0), (2, 1), (3, 1)]:
-        again = forward(tiles, case, seed=seed, early=early)
-        again |= backward(tiles, case, again["attn"], seed=seed, early=early)
+    first = forward(case, seed=0, early=False)
+    first |= backward(case, first["attn"], seed=0, early=False)
+    for seed, early in [(1, False), (2, True), (3, True)]:
+        again = forward(case, seed=seed, early=early)
+        again |= backward(case, again["attn"], seed=seed, early=early)
         for name, result in again.items():
             assert torch.equal(result, first[name]), name
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_infinity_stays_in_its_row(tiles: Tiles, dtype: torch.dtype) -> None:
+def test_infinity_stays_in_its_row(dtype: torch.dtype) -> None:
     """The zeros that fill the last tile must not meet an infinity and become NaN."""
     case = Case(dtype, 40, 64)
     case.q[3, 0] = float("inf")
-    results = forward(tiles, case)
+    results = forward(case)
     assert torch.equal(results["attn"][3].abs(), torch.ones(40, dtype=dtype))
     assert torch.isfinite(results["output"]).all()
     case.v[5, 0] = float("inf")
     case.q[3, 0] = 0
-    results = backward(tiles, case, forward(tiles, case)["attn"])
+    results = backward(case, forward(case)["attn"])
     assert torch.isfinite(results["grad_v"]).all()
     rows = torch.arange(40) != 5
     assert torch.isfinite(results["grad_k"][rows]).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_nan_comes_out(tiles: Tiles, dtype: torch.dtype) -> None:
+def test_operands_of_other_layouts(dtype: torch.dtype) -> None:
+    """They are copied: transposed, misaligned, every second row."""
+    case = Case(dtype, 72, 64)
+    expected = forward(case)
+    expected |= backward(case, expected["attn"])
+
+    def moved(t: Tensor) -> Tensor:
+        return torch.cat((t.flatten()[:1], t.flatten()))[1:].view(t.shape)
+
+    case.q, case.k, case.v = case.q.t().contiguous().t(), moved(case.k), case.v.repeat_interleave(2, 0)[::2]
+    case.grad_output = moved(case.grad_output)
+    results = forward(case)
+    results |= backward(case, moved(expected["attn"]))
+    for name, result in results.items():
+        assert torch.equal(result, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_comes_out(dtype: torch.dtype) -> None:
     case = Case(dtype, 24, 64)
     case.q[7, 2] = float("nan")
-    results = forward(tiles, case)
+    results = forward(case)
     nan_rows = torch.zeros(24, dtype=torch.bool)
     nan_rows[7] = True
     assert torch.equal(results["attn"].isnan().any(1), nan_rows)
     assert torch.equal(results["output"].isnan().any(1), nan_rows)
 
 
-Takes = Callable[..., bool]
-
-
-@pytest.fixture(scope="session")
-def takes(library: ctypes.CDLL) -> Takes:
-    """The operator's rule: takes(dtype, n, d, e, backward)."""
-    numbers = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}  # c10::ScalarType
-    sizes = [ctypes.c_int64] * 3
-    library.attn_takes.argtypes = [ctypes.c_int, *sizes, ctypes.c_int]
-    return lambda dtype, *size_and_backward: bool(library.attn_takes(numbers[dtype], *size_and_backward))
-
-
-def test_kernels_take_the_sizes_that_they_win(takes: Takes) -> None:
+def test_kernels_take_the_sizes_that_they_win() -> None:
     """On the device nowhere below 0.97; forward also where calls in a row gain more than one operator composed."""
 
     def by_kernels(result: Result) -> bool:
         kinds = [False, True] if result["kind"] == "both" else [result["kind"] == "backward"]
         size = (result["n"], result["d"], result["d"])
-        return all(takes(getattr(torch, result["dtype"]), *size, backward) for backward in kinds)
+        return all(TILES.takes(getattr(torch, result["dtype"]), *size, backward) for backward in kinds)
 
     results = [result for _, record in records() for result in record["results"]]
     composed = [run["forward"] for _, record in records() for run in record.get("composed_calls", ())]
@@ -252,11 +237,13 @@ def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_limits_of_what_kernels_take(takes: Takes, dtype: torch.dtype) -> None:
+def test_the_limits_of_what_kernels_take(dtype: torch.dtype) -> None:
     for backward in (False, True):
-        assert not any(takes(dtype, n, 64, 64, backward) for n in (0, 1, 60, 9004))
-        assert not any(takes(dtype, 9000, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)])
-        assert not any(takes(wide, 9000, 64, 64, backward) for wide in (torch.float32, torch.float64))
-    assert all(takes(dtype, n, d, d, False) for n in (8, 9000) for d in WIDTHS)
+        assert not any(TILES.takes(dtype, n, 64, 64, backward) for n in (0, 1, 60, 9004))
+        assert not any(
+            TILES.takes(dtype, 9000, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)]
+        )
+        assert not any(TILES.takes(wide, 9000, 64, 64, backward) for wide in (torch.float32, torch.float64))
+    assert all(TILES.takes(dtype, n, d, d, False) for n in (8, 9000) for d in WIDTHS)
     for d, least in (64, 3000), (128, 8192):
-        assert [takes(dtype, n, d, d, True) for n in (least - 8, least)] == [False, True]
+        assert [TILES.takes(dtype, n, d, d, True) for n in (least - 8, least)] == [False, True]

@@ -1,162 +1,114 @@
-// Runs attn's CUDA kernels in the emulator, for test_tiles.py to compare
-// with float64, and answers which sizes the operator gives to them.
+// attn's CUDA kernels and the host code that launches them, on CPU tensors: the
+// kernels run in the emulator. For test_tiles.py to compare with float64; and
+// which sizes the operator gives to them.
 #include <ATen/native/cuda/AttnRule.h>
 #include <ATen/native/cuda/AttnTiles.cuh>
 
-#include <memory>
+#include <c10/core/CPUAllocator.h>
+#include <torch/library.h>
+#include <ATen/native/cuda/AttnLaunch.cuh>
 
+using namespace at;
 using namespace at::native::attn_fused;
-using emulator::Guarded;
+using emulator::runtime;
 
 namespace {
 
-// Contiguous matrices of one run.
-struct Problem {
-  int64_t n;
-  int64_t part; // rows of the walk in one part; a multiple of 64, or 0 for all
-  const void *q, *k, *v, *grad_output;
-  void *attn, *output, *grad_q, *grad_k, *grad_v;
-  unsigned seed;
-  int early; // whether background copies land at once or when waited for
+// Every tensor ends at a page that may not be touched, and begins as NaN.
+struct GuardedAllocator final : c10::Allocator {
+  DataPtr allocate(size_t bytes) override {
+    const auto free = [](void* memory) {
+      delete static_cast<emulator::Guarded*>(memory);
+    };
+    auto* memory = new emulator::Guarded(bytes);
+    return {memory->data(), memory, free, Device(kCPU)};
+  }
+  void copy_data(void* to, const void* from, size_t count) const override {
+    default_copy_data(to, from, count);
+  }
 };
 
-template <typename T, int kWidth>
-class Run {
- public:
-  explicit Run(const Problem& problem)
-      : p_(problem),
-        part_(problem.part ? problem.part : problem.n),
-        parts_((p_.n + part_ - 1) / part_) {}
-
-  void forward() {
-    auto* attn = allocate<T>(p_.n * p_.n);
-    ForwardArgs<T> args{};
-    args.q = copy(p_.q, kWidth);
-    args.k = copy(p_.k, kWidth);
-    args.v = copy(p_.v, kWidth);
-    args.attn = attn;
-    args.output = result();
-    run(Kernel::forward, args, at::native::attn_fused::forward<T, kWidth>);
-    std::memcpy(
-        p_.attn, static_cast<const void*>(attn), p_.n * p_.n * sizeof(T));
-    take(args.output, p_.output);
+// For one call: the device, the order of threads, and guarded tensors.
+struct Session {
+  Session(int64_t multiprocessors, int64_t seed, bool early) {
+    runtime.device = static_cast<int8_t>(multiprocessors);
+    runtime.seed = static_cast<unsigned>(seed);
+    runtime.early = early;
+    runtime.launches = 0;
+    c10::SetCPUAllocator(&guarded_);
   }
-
-  void rows() {
-    BackwardArgs<T> args = backward_args();
-    args.grad_q = result();
-    run(Kernel::backward_rows, args, backward_rows<T, kWidth>);
-    take(args.grad_q, p_.grad_q);
+  ~Session() {
+    c10::SetCPUAllocator(usual_);
   }
-
-  void cols() {
-    BackwardArgs<T> args = backward_args();
-    args.grad_k = result();
-    args.grad_v = result();
-    run(Kernel::backward_cols, args, backward_cols<T, kWidth>);
-    take(args.grad_k, p_.grad_k);
-    take(args.grad_v, p_.grad_v);
-  }
-
- private:
-  BackwardArgs<T> backward_args() {
-    BackwardArgs<T> args{};
-    args.grad_output = copy(p_.grad_output, kWidth);
-    args.q = copy(p_.q, kWidth);
-    args.k = copy(p_.k, kWidth);
-    args.v = copy(p_.v, kWidth);
-    args.attn = copy(p_.attn, p_.n);
-    return args;
-  }
-
-  const T* copy(const void* data, int64_t columns) {
-    auto* to = allocate<T>(p_.n * columns);
-    std::memcpy(static_cast<void*>(to), data, p_.n * columns * sizeof(T));
-    return to;
-  }
-
-  Result<T> result() {
-    return {
-        allocate<T>(p_.n * kWidth),
-        parts_ > 1 ? allocate<float>(parts_ * p_.n * kWidth) : nullptr};
-  }
-
-  void take(Result<T> from, void* to) {
-    const int64_t count = p_.n * kWidth;
-    if (from.parts) {
-      run({static_cast<unsigned>((count + kThreads - 1) / kThreads), 1, 1},
-          0,
-          [&] { sum_parts<T>(from, static_cast<int>(parts_), count); });
-    }
-    std::memcpy(to, static_cast<const void*>(from.data), count * sizeof(T));
-  }
-
-  template <typename Args, typename Function>
-  void run(Kernel kernel, Args& args, const Function& function) {
-    args.n = static_cast<int>(p_.n);
-    args.part = static_cast<int>(part_);
-    const int64_t block = 64 * rows_of(kernel, kWidth);
-    const emulator::Index grid{
-        static_cast<unsigned>((p_.n + block - 1) / block),
-        static_cast<unsigned>(parts_),
-        1};
-    run(grid, shared_bytes(kernel, kWidth), [&] { function(args); });
-  }
-
-  template <typename Function>
-  void run(
-      emulator::Index grid,
-      int64_t shared_bytes,
-      const Function& function) {
-    for (unsigned y = 0; y < grid.y; ++y) {
-      for (unsigned x = 0; x < grid.x; ++x) {
-        const Guarded shared(shared_bytes);
-        emulator::Block block(
-            kThreads, {x, y, 0}, shared.data(), p_.seed++, p_.early);
-        block.run(function);
-      }
-    }
-  }
-
-  template <typename Element>
-  Element* allocate(int64_t count) {
-    memory_.push_back(std::make_unique<Guarded>(count * sizeof(Element)));
-    return reinterpret_cast<Element*>(memory_.back()->data());
-  }
-
-  Problem p_;
-  int64_t part_, parts_;
-  std::vector<std::unique_ptr<Guarded>> memory_;
+  static inline GuardedAllocator guarded_; // its tensors live longer
+  c10::Allocator* const usual_ = c10::GetCPUAllocator();
 };
 
-template <typename T, int kWidth>
-void run(const Problem& problem, int kernel) {
-  Run<T, kWidth> run(problem);
-  kernel == 0 ? run.forward() : kernel == 1 ? run.rows() : run.cols();
+// Strided operands are copied by the host code itself.
+Tensor guarded(const Tensor& t) {
+  const auto address = reinterpret_cast<uintptr_t>(t.const_data_ptr());
+  return t.is_contiguous() && address % 16 == 0 ? t.clone() : t;
+}
+
+std::tuple<Tensor, Tensor, int64_t> forward_of(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    int64_t multiprocessors,
+    int64_t seed,
+    bool early) {
+  const Session session(multiprocessors, seed, early);
+  const auto run =
+      q.scalar_type() == kHalf ? run_forward<Half> : run_forward<BFloat16>;
+  const auto results = run(guarded(q), guarded(k), guarded(v));
+  return std::tuple_cat(results, std::tuple(runtime.launches));
+}
+
+std::tuple<Tensor, Tensor, Tensor, int64_t> backward_of(
+    const Tensor& grad_output,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    const Tensor& attn,
+    int64_t multiprocessors,
+    int64_t seed,
+    bool early) {
+  const Session session(multiprocessors, seed, early);
+  const native::AttnBackward args{
+      guarded(grad_output),
+      Tensor(),
+      guarded(q),
+      guarded(k),
+      guarded(v),
+      guarded(attn),
+      {true, true, true}};
+  const auto run =
+      q.scalar_type() == kHalf ? run_backward<Half> : run_backward<BFloat16>;
+  const auto results = run(args);
+  return std::tuple_cat(results, std::tuple(runtime.launches));
+}
+
+bool takes(ScalarType dtype, int64_t n, int64_t d, int64_t e, bool backward) {
+  return serves(dtype, n, d, e) && pays(n, d, backward);
 }
 
 template <typename T>
-void run(const Problem& problem, int kernel, int width) {
-  width == 64 ? run<T, 64>(problem, kernel) : run<T, 128>(problem, kernel);
+void add_kernels() {
+  runtime.add(&forward<T, 64>);
+  runtime.add(&forward<T, 128>);
+  runtime.add(&backward_rows<T, 64>);
+  runtime.add(&backward_rows<T, 128>);
+  runtime.add(&backward_cols<T, 64>);
+  runtime.add(&backward_cols<T, 128>);
+  runtime.add(&sum_parts<T>);
 }
 
 } // namespace
 
-extern "C" void attn_tiles(
-    const Problem* problem,
-    int bfloat16,
-    int kernel,
-    int width) {
-  bfloat16 ? run<c10::BFloat16>(*problem, kernel, width)
-           : run<c10::Half>(*problem, kernel, width);
-}
-
-extern "C" int attn_takes(
-    int dtype,
-    int64_t n,
-    int64_t d,
-    int64_t e,
-    int backward) {
-  return serves(static_cast<c10::ScalarType>(dtype), n, d, e) &&
-      pays(n, d, backward);
+TORCH_LIBRARY(attn_tiles, m) {
+  add_kernels<Half>();
+  add_kernels<BFloat16>();
+  m.def("forward", &forward_of);
+  m.def("backward", &backward_of);
+  m.def("takes", &takes);
 }
