@@ -3,6 +3,7 @@
 Of each case it prints two times, medians over rounds in turns: on the device, by replays of a CUDA graph, and of calls
 in a row from Python, where launches count too. FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). The roofline is the
 larger of the FLOP at the dtype's rate and one pass over attn at the memory's rate, both from the device's data sheet.
+With TORCH_ATTN_KERNELS=1 the kernels also run where the rule composes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bench.cpu.record import commit
-from bench.gpu import peak_memory
+from bench.gpu import peak_memory, runs_kernels
 from bench.gpu.report import document
 from bench.reference import Attn, composition, flop, require_attn
 from fork.arguments import Parser, duration, status
@@ -101,6 +102,7 @@ def measure(contenders: dict[str, Attn], dtype: torch.dtype, n: int, d: int, bud
         for kind in KINDS:
             mine = {name: found[kind] for name, found in able.items()}
             result: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "kind": kind}
+            result["kernels"] = runs_kernels(mine["torch.attn"])
             result["memory"] = {x: peak_memory(f) / (n * n * dtype.itemsize) for x, f in mine.items()}
             torch.cuda.synchronize()
             replays = {} if kind == "both" else {x: on_device(f, stream) for x, f in mine.items()}

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from bench.gpu import report
+from bench.gpu import report, runs_kernels
+from bench.reference import composition
 from checks import ROOT
 
 
@@ -82,3 +84,10 @@ def script(folder: Path, gpu: str | None, *steps: str) -> subprocess.CompletedPr
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(tools / "python"), "OUT": str(folder / "out")}
     command = ["bash", str(ROOT / "bench/gpu.sh"), *steps]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+
+
+def test_products_tell_composition_from_kernels() -> None:
+    """bench.gpu and its run for the sanitizer ask so whether kernels ran."""
+    q = torch.ones(3, 2)
+    assert not runs_kernels(lambda: composition(q, q, q))
+    assert runs_kernels(lambda: torch.tanh(q))
