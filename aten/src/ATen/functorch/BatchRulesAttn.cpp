@@ -30,8 +30,8 @@ Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
 Tensor cast(const Tensor& t) {
   const auto device = t.device().type();
   if (!autocast::is_autocast_available(device) ||
-      !autocast::is_autocast_enabled(device) || !t.is_floating_point() ||
-      t.scalar_type() == kDouble) {
+      !autocast::is_autocast_enabled(device) ||
+      !autocast::is_eligible(t, device)) {
     return t;
   }
   return t.to(autocast::get_autocast_dtype(device));

@@ -56,8 +56,8 @@ constexpr std::array<T, terms> exp_series() {
 }
 
 // tanh within two units in the last place, odd, and at most 1 in magnitude. It
-// takes less time than Vectorized::tanh(), which is Sleef's, and than MKL's,
-// which torch.tanh calls.
+// takes less time than Vectorized::tanh(), which is Sleef's, and on AMD's
+// processors than MKL's, which torch.tanh calls.
 //
 // Where |x| >= 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|). The result
 // is accurate near saturation, as the backward's 1 - attn^2 needs it.
