@@ -21,7 +21,10 @@ SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
-RULE = r"(?:inline bool attn_is_fused|enum class AttnProcessor|AttnProcessor this_processor)\b.*?(?:\};|\n\})"
+RULE = (
+    r"(?:inline bool attn_(?:is_fused|scratch_fits)|\nbool is_fused|enum class AttnProcessor"
+    r"|AttnProcessor this_processor)\b.*?(?:\};|\n\})|#include[^\n]*"
+)
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 

@@ -25,21 +25,21 @@ PROGRAM = """
 using namespace at;
 int main() {
   std::string processor, dtype;
-  int64_t n, d, e;
+  int64_t n, d, e, threads;
   bool backward;
-  while (std::cin >> processor >> dtype >> n >> d >> e >> backward) {
+  while (std::cin >> processor >> dtype >> n >> d >> e >> backward >> threads) {
     using P = native::AttnProcessor;
     const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
         : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL
         : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, n, d, e, backward);
+    std::cout << native::attn_is_fused(p, t, n, d, e, backward, threads);
   }
 }
 """
-# Processor, dtype, N, D, E and whether it is the backward, as attn_is_fused takes them.
-Asked = tuple[str, str, int, int, int, int]
+# Processor, dtype, N, D, E, whether it is the backward, and threads, as attn_is_fused takes them.
+Asked = tuple[str, str, int, int, int, int, int]
 
 
 def answers(asked: Sequence[Asked]) -> list[bool]:
@@ -56,7 +56,7 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
     name = capability
     if capability == "AVX512" and "Intel" in record.processor:
         name = "AMX" if "AMX" in record.processor else "MKL"
-    return answers([_asked(name, case) for case in cases])
+    return answers([_asked(name, case, record.threads) for case in cases])
 
 
 def present(record: Record) -> Record:
@@ -68,10 +68,10 @@ def present(record: Record) -> Record:
     return dataclasses.replace(record, results=kept, remark=record.remark if kept else "")
 
 
-def _asked(processor: str, case: Case) -> Asked:
+def _asked(processor: str, case: Case, threads: int) -> Asked:
     d = 0 if case.kind == "grad_v" else case.d
     e = 0 if case.kind == GIVEN[0] else case.e
-    return processor, case.dtype, case.n, d, e, int(case.kind != "forward")
+    return processor, case.dtype, case.n, d, e, int(case.kind != "forward"), case.threads or threads
 
 
 @cache

@@ -19,7 +19,8 @@ SLOW = (
     *((p, "float16") for p in ("X86", "AVX2", "AVX512", "MKL")),
 )
 # Which cases run the kernels: N, D and E at both sides of every number of the rule, and what each is there for.
-FUSED: list[rule.Asked] = [
+Size = tuple[str, str, int, int, int, int]
+FUSED: list[Size] = [
     # ATen has no fast products of 16 bits without instructions for them.
     *((p, t, 2000, 1024, e, b) for p, t in SLOW for e in (1, 1024) for b in BOTH),
     *((p, t, 2000, 0, 2, 1) for p, t in SLOW),
@@ -49,7 +50,7 @@ FUSED: list[rule.Asked] = [
     *((p, t, 300, d, e, 1) for p, t in FAST for d, e in ((2, 2), (2, 0))),
     *(("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((16, 16), (16, 0))),
 ]
-COMPOSED: list[rule.Asked] = [
+COMPOSED: list[Size] = [
     *(("X86", t, n, 20, 20, b) for t in ("float32", "float64") for n in (200, 2000) for b in BOTH),
     *((p, "float32", 2000, 256 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
     *((p, "float64", 2000, 128 * f, 1, b) for p, f, b in (("AVX2", 1, 0), ("AVX512", 2, 0))),
@@ -77,19 +78,42 @@ COMPOSED: list[rule.Asked] = [
 ]
 
 
+# The most of these threads for which the bound on scratch leaves room, at sizes for which two run the kernels.
+THREADS = (2, 3, 4, 8, 16, 32, 64, 128)
+ROOM: dict[Size, int] = {
+    **{(p, "float32", 1024, 64, 64, 1): 4 for p in ("AVX2", "AVX512", *INTEL)},
+    **{(p, "float32", 4096, 128, 128, 1): 16 for p in ("AVX2", "AVX512", *INTEL)},
+    ("AVX2", "float32", 256, 64, 64, 0): 128,
+    ("AVX2", "float32", 4096, 128, 128, 0): 128,
+    ("AVX2", "float64", 4096, 64, 64, 1): 32,
+    ("AMX", "bfloat16", 2048, 128, 128, 1): 2,
+    ("AMX", "bfloat16", 1024, 256, 256, 0): 8,
+    # One thread does the work of eight.
+    ("AVX2", "bfloat16", 1024, 64, 64, 1): 32,
+    ("AVX512", "float16", 4096, 64, 64, 1): 128,
+}
+
+
 def test_the_rule_at_both_sides_of_its_numbers() -> None:
     cases = FUSED + COMPOSED
-    assert dict(zip(cases, answers(cases), strict=True)) == {case: case in FUSED for case in cases}
+    said = answers([(*case, 2) for case in cases])
+    assert dict(zip(cases, said, strict=True)) == {case: case in FUSED for case in cases}
+
+
+def test_threads_that_the_bound_on_scratch_would_leave_idle_compose() -> None:
+    asked = [(*size, threads) for size in ROOM for threads in THREADS]
+    expected = [threads <= most for most in ROOM.values() for threads in THREADS]
+    assert dict(zip(asked, answers(asked), strict=True)) == dict(zip(asked, expected, strict=True))
 
 
 @pytest.mark.parametrize(
     ("kind", "processor", "capability", "asked"),
     [
-        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 64, 32, 0)),
-        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 64, 32, 1)),
-        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 64, 32, 1)),
-        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 0, 32, 1)),
-        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 64, 32, 1)),
+        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 64, 32, 0, 2)),
+        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 64, 32, 1, 2)),
+        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 64, 32, 1, 2)),
+        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 0, 32, 1, 2)),
+        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 64, 32, 1, 2)),
     ],
 )
 def test_what_the_benchmark_asks(kind: str, processor: str, capability: str, asked: rule.Asked) -> None:

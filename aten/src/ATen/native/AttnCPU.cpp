@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/native/AttnFused.h>
 #include <ATen/native/cpu/AttnKernel.h>
@@ -56,8 +57,10 @@ bool is_fused(
     int64_t e,
     bool backward) {
   static const AttnProcessor processor = this_processor();
+  const int64_t threads = at::get_num_threads();
   return n > 0 && !isComplexType(dtype) &&
-      attn_runs_fused(attn_is_fused(processor, dtype, n, d, e, backward));
+      attn_runs_fused(
+             attn_is_fused(processor, dtype, n, d, e, backward, threads));
 }
 
 } // namespace

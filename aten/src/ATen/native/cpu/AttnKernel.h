@@ -16,26 +16,57 @@ namespace at::native {
 // AVX512_MKL has AMX's but for float16, the others those of earlier kernels.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
-// Whether the kernels are faster than ATen's products, by N, D and E; d is 0
-// where grad_v alone is wanted, and e is 0 without grad_output. They save
-// passes over attn, which dominate unless D + E is large. But they copy the
-// inputs and pad their sizes, which costs most where there are few rows.
+// Whether the bound on scratch leaves room for as many threads as have work.
+// Where it does not, the kernels leave some idle, which ATen's products use.
+inline bool attn_scratch_fits(
+    ScalarType dtype,
+    int64_t n,
+    int64_t d,
+    int64_t e,
+    bool backward,
+    int64_t threads) {
+  const double flop = (backward ? 4. : 2.) * n * n * (d + e);
+  threads =
+      std::min({threads, n / 16 + 1, static_cast<int64_t>(flop / 2e6) + 1});
+  // Rows of attn forward, or columns backward, that a thread takes at once
+  const int64_t own = std::max<int64_t>(n / threads, 16);
+  const int64_t few = std::min<int64_t>(own, backward ? 256 : 64);
+  // About: copies of the inputs, and tiles and sums of each thread
+  const int64_t numbers = backward
+      ? n * (3 * d + 4 * e) + threads * (n * d + 288 * (few + 16))
+      : n * (d + e) + threads * few * (d + e + 408);
+  const int64_t most = std::max<int64_t>(n * n * elementSize(dtype), 4 << 20);
+  return threads <= 2 || numbers * (dtype == kDouble ? 8 : 4) <= most;
+}
+
+// Whether the kernels are faster than ATen's products, by N, D, E and threads;
+// d is 0 where grad_v alone is wanted, and e is 0 without grad_output. They
+// save passes over attn, which dominate unless D + E is large. But they copy
+// the inputs and pad their sizes, which costs most where there are few rows.
 inline bool attn_is_fused(
     AttnProcessor processor,
     ScalarType dtype,
     int64_t n,
     int64_t d,
     int64_t e,
-    bool backward) {
+    bool backward,
+    int64_t threads) {
   const int64_t columns = d + e, width = dtype == kDouble ? 128 : 256;
   const bool half = dtype == kHalf || dtype == kBFloat16;
   if (processor == AttnProcessor::Unmeasured || (half && columns > 16 * n)) {
     return false;
   }
-  // Without instructions for 16 bits ATen's products are slow at every width.
+  // Without instructions for 16 bits ATen's products are slow at every width,
+  // so that one thread of the kernels does the work of eight.
   const bool avx512 = processor == AttnProcessor::AVX512 ||
       processor == AttnProcessor::AVX512_MKL;
-  if (half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf)) {
+  const bool slow =
+      half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf);
+  const int64_t needed = slow ? (threads + 7) / 8 : threads;
+  if (!attn_scratch_fits(dtype, n, d, e, backward, needed)) {
+    return false;
+  }
+  if (slow) {
     return !backward || columns > 1;
   }
   // grad_v alone saves no pass, and a BLAS reads attn for few columns as fast
