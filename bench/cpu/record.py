@@ -22,8 +22,8 @@ SLOWER = 0.97
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
 RULE = (
-    r"(?:inline bool attn_(?:is_fused|scratch_fits)|\nbool is_fused|enum class AttnProcessor"
-    r"|AttnProcessor this_processor)\b.*?(?:\};|\n\})|#include[^\n]*"
+    r"(?:inline \w+ attn_(?:is_fused|scratch)|\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}"
+    r"|enum class AttnProcessor.*?\};|#include[^\n]*"
 )
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 

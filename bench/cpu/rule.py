@@ -34,7 +34,9 @@ int main() {
         : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, n, d, e, backward, threads);
+    const bool vnni = t == kBFloat16 && p == P::AMX;
+    std::cout << native::attn_is_fused(p, t, n, d, e, backward, threads) << ' '
+              << native::attn_scratch(t, vnni, n, d, e, backward, threads) << '\\n';
   }
 }
 """
@@ -44,9 +46,14 @@ Asked = tuple[str, str, int, int, int, int, int]
 
 def answers(asked: Sequence[Asked]) -> list[bool]:
     """What the rule says."""
+    return [runs for runs, _ in said(asked)]
+
+
+def said(asked: Sequence[Asked]) -> list[tuple[bool, int]]:
+    """Whether the kernels run, and the bytes of scratch that the rule thinks they need."""
     lines = "\n".join(" ".join(map(str, one)) for one in asked)
-    said = process.run(["/bin/sh", "-c", f"echo '{lines}' | {_program()}"], "the rule does not run")
-    return [answer == "1" for answer in said.strip()]
+    words = process.run(["/bin/sh", "-c", f"echo '{lines}' | {_program()}"], "the rule does not run").split()
+    return [(runs == "1", int(scratch)) for runs, scratch in zip(words[::2], words[1::2])]
 
 
 def fused(record: Record, cases: Sequence[Case]) -> list[bool]:

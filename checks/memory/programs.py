@@ -104,7 +104,7 @@ THREADS = (1, 2, 3, 8, 16, 64)
 def peaks(guard: ctypes.CDLL) -> None:
     """Bytes beside inputs and results at the peak of a call: at most those of attn, 4 MiB, or two threads'."""
     for dtype, (n, d, e) in itertools.product(
-        DTYPES[:4], ((300, 64, 64), (1024, 64, 64), (1500, 16, 100), (4096, 64, 64))
+        DTYPES[:4], ((300, 64, 64), (1024, 64, 64), (1024, 2, 128), (1500, 16, 100), (4096, 64, 64))
     ):
         tensors = inputs(n, d, e, dtype)
         whole = n * n * dtype.itemsize

@@ -16,27 +16,45 @@ namespace at::native {
 // AVX512_MKL has AMX's but for float16, the others those of earlier kernels.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
-// Whether the bound on scratch leaves room for as many threads as have work.
-// Where it does not, the kernels leave some idle, which ATen's products use.
-inline bool attn_scratch_fits(
+// Bytes of scratch, about, with which as many of these threads as have work can
+// work at once: copies of the inputs, which bfloat16's products in VNNI layout
+// take in two bytes each, sums, and tiles of attn.
+inline int64_t attn_scratch(
     ScalarType dtype,
+    bool vnni,
     int64_t n,
     int64_t d,
     int64_t e,
     bool backward,
     int64_t threads) {
-  const double flop = (backward ? 4. : 2.) * n * n * (d + e);
-  threads =
-      std::min({threads, n / 16 + 1, static_cast<int64_t>(flop / 2e6) + 1});
-  // Rows of attn forward, or columns backward, that a thread takes at once
-  const int64_t own = std::max<int64_t>(n / threads, 16);
-  const int64_t few = std::min<int64_t>(own, backward ? 256 : 64);
-  // About: copies of the inputs, and tiles and sums of each thread
-  const int64_t numbers = backward
-      ? n * (3 * d + 4 * e) + threads * (n * d + 288 * (few + 16))
-      : n * (d + e) + threads * few * (d + e + 408);
-  const int64_t most = std::max<int64_t>(n * n * elementSize(dtype), 4 << 20);
-  return threads <= 2 || numbers * (dtype == kDouble ? 8 : 4) <= most;
+  const auto padded = [](int64_t size, int64_t unit = 16) {
+    return (std::max<int64_t>(size, 1) + unit - 1) / unit * unit;
+  };
+  const double columns = static_cast<double>(d + e) + (backward ? 4 : 16);
+  const double flop = (backward ? 4. : 2.) * n * n * columns;
+  threads = std::min(threads, static_cast<int64_t>(flop / 2e6) + 1);
+  d = padded(d);
+  e = padded(e);
+  // The rows of attn forward, or the columns backward, of one thread
+  const int64_t own = padded((n + threads - 1) / threads);
+  threads = std::min(threads, (n + own - 1) / own);
+  const int64_t block = 16 * std::max(d, e); // that is transposed
+  int64_t copies = 0, sums = 0;
+  if (backward) {
+    n = padded(n, std::min<int64_t>(padded(n), 128));
+    const int64_t stride = std::min<int64_t>(own, 256) + 16;
+    const int64_t panel = (std::min<int64_t>(own, 1024) + 16) * (d + e);
+    const int64_t tiles = (vnni ? 3 : 2) * std::min<int64_t>(n, 128) * stride;
+    copies = n * (d + 2 * e) + threads * (block + panel + tiles);
+    sums = threads * (block + n * d + panel + 32 * stride);
+  } else {
+    const int64_t rows = std::min<int64_t>(own, 64);
+    const int64_t stride = std::min<int64_t>(padded(n), 256) + 16;
+    copies = n * (d + e + 32) + threads * (block + rows * (d + stride));
+    sums = threads * (std::min<int64_t>(rows, 32) * stride + rows * e);
+  }
+  const int64_t size = dtype == kDouble ? 8 : 4;
+  return (vnni ? 2 : size) * copies + size * sums;
 }
 
 // Whether the kernels are faster than ATen's products, by N, D, E and threads;
@@ -62,8 +80,13 @@ inline bool attn_is_fused(
       processor == AttnProcessor::AVX512_MKL;
   const bool slow =
       half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf);
-  const int64_t needed = slow ? (threads + 7) / 8 : threads;
-  if (!attn_scratch_fits(dtype, n, d, e, backward, needed)) {
+  // The bound on scratch may leave room for fewer threads than have work.
+  // ATen's products use them all.
+  const bool vnni = dtype == kBFloat16 && processor == AttnProcessor::AMX;
+  const int64_t most = std::max<int64_t>(n * n * elementSize(dtype), 4 << 20);
+  threads = slow ? (threads + 7) / 8 : threads;
+  if (threads > 2 &&
+      attn_scratch(dtype, vnni, n, d, e, backward, threads) > most) {
     return false;
   }
   if (slow) {
