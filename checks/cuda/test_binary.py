@@ -255,15 +255,21 @@ def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) ->
 
 def test_inductor_keeps_whole_what_the_kernels_take(binary: Binary) -> None:
     said = binary.run("""
-        from types import SimpleNamespace
         import torch
-        from torch._inductor.decomposition import _attn_has_kernels
+        from torch._inductor.decomposition import _attn_backward, attn
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        everything, some = [True] * 3, [True, False, True]
+        places = ("cuda", 64, 64), ("cuda", 128, 128), ("cuda", 64, 128), ("cuda", 96, 96), ("cpu", 96, 96)
         for dtype in torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64:
-            for device, width in ("cuda", 64), ("cuda", 128), ("cuda", 96), ("cpu", 96):
-                x = SimpleNamespace(device=torch.device(device), dtype=dtype)
-                print(int(_attn_has_kernels(x, width)), end="")
+            for device, d, e in places:
+                with FakeTensorMode(allow_non_fake_inputs=True):
+                    q, v, a = (torch.empty_strided((8, n), (n, 1), dtype=dtype, device=device) for n in (d, e, 8))
+                    print(end=str(int(attn(q, q, v) is NotImplemented)))
+                    for given, mask in ((v, None), everything), ((v, a), everything), ((v, None), some):
+                        print(end=str(int(_attn_backward(*given, q, q, v, a, mask) is NotImplemented)))
     """)
-    assert said == "1101" * 2 + "0001" * 2 + "1111"
+    fits, other, whole = "1100", "0000", "1111"
+    assert said == (fits * 2 + other * 2 + whole) * 2 + (other * 4 + whole) * 2 + whole * 5
 
 
 def main() -> None:
