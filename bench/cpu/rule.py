@@ -34,9 +34,8 @@ int main() {
         : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    const bool vnni = t == kBFloat16 && p == P::AMX;
     std::cout << native::attn_is_fused(p, t, n, d, e, backward, threads) << ' '
-              << native::attn_scratch(t, vnni, n, d, e, backward, threads) << '\\n';
+              << native::attn_scratch(p, t, n, d, e, backward, threads) << '\\n';
   }
 }
 """

@@ -88,6 +88,7 @@ ROOM: dict[Size, int] = {
     ("AVX2", "float64", 4096, 64, 64, 1): 32,
     ("AVX2", "float32", 1024, 16, 128, 1): 4,
     ("AMX", "bfloat16", 2048, 128, 128, 1): 2,
+    ("AMX", "bfloat16", 2048, 16, 100, 1): 8,
     ("AMX", "bfloat16", 1024, 256, 256, 0): 16,
     # One thread does the work of eight.
     ("AVX2", "bfloat16", 1024, 64, 64, 1): 16,

@@ -1,6 +1,7 @@
 // The CPU kernels of attn and of its backward, and for which sizes they run.
 #pragma once
 
+#include <ATen/ceil_div.h>
 #include <ATen/native/DispatchStub.h>
 #include <ATen/native/attn.h>
 #include <c10/core/ScalarType.h>
@@ -20,28 +21,31 @@ enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 // work at once: copies of the inputs, which bfloat16's products in VNNI layout
 // take in two bytes each, sums, and tiles of attn.
 inline int64_t attn_scratch(
+    AttnProcessor processor,
     ScalarType dtype,
-    bool vnni,
     int64_t n,
     int64_t d,
     int64_t e,
     bool backward,
     int64_t threads) {
-  const auto padded = [](int64_t size, int64_t unit = 16) {
-    return (std::max<int64_t>(size, 1) + unit - 1) / unit * unit;
-  };
+  // AMD's processors with AVX-512 and all with AMX have such products.
+  const bool vnni = dtype == kBFloat16 &&
+      (processor == AttnProcessor::AVX512 || processor == AttnProcessor::AMX);
+  const bool avx512 =
+      processor != AttnProcessor::X86 && processor != AttnProcessor::AVX2;
+  const int64_t unit = avx512 && elementSize(dtype) == 2 ? 32 : 16;
   const double columns = static_cast<double>(d + e) + (backward ? 4 : 16);
   const double flop = (backward ? 4. : 2.) * n * n * columns;
   threads = std::min(threads, static_cast<int64_t>(flop / 2e6) + 1);
-  d = padded(d);
-  e = padded(e);
+  d = round_up(std::max<int64_t>(d, 1), unit);
+  e = round_up(std::max<int64_t>(e, 1), unit);
   // The rows of attn forward, or the columns backward, of one thread
-  const int64_t own = padded((n + threads - 1) / threads);
-  threads = std::min(threads, (n + own - 1) / own);
+  const int64_t own = round_up(ceil_div(n, threads), unit);
+  threads = std::min(threads, ceil_div(n, own));
   const int64_t block = 16 * std::max(d, e); // that is transposed
   int64_t copies = 0, sums = 0;
   if (backward) {
-    n = padded(n, std::min<int64_t>(padded(n), 128));
+    n = round_up(n, std::min<int64_t>(round_up(n, unit), 128));
     const int64_t stride = std::min<int64_t>(own, 256) + 16;
     const int64_t panel = (std::min<int64_t>(own, 1024) + 16) * (d + e);
     const int64_t tiles = (vnni ? 3 : 2) * std::min<int64_t>(n, 128) * stride;
@@ -49,7 +53,7 @@ inline int64_t attn_scratch(
     sums = threads * (block + n * d + panel + 32 * stride);
   } else {
     const int64_t rows = std::min<int64_t>(own, 64);
-    const int64_t stride = std::min<int64_t>(padded(n), 256) + 16;
+    const int64_t stride = std::min<int64_t>(round_up(n, unit), 256) + 16;
     copies = n * (d + e + 32) + threads * (block + rows * (d + stride));
     sums = threads * (std::min<int64_t>(rows, 32) * stride + rows * e);
   }
@@ -82,11 +86,10 @@ inline bool attn_is_fused(
       half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf);
   // The bound on scratch may leave room for fewer threads than have work.
   // ATen's products use them all.
-  const bool vnni = dtype == kBFloat16 && processor == AttnProcessor::AMX;
   const int64_t most = std::max<int64_t>(n * n * elementSize(dtype), 4 << 20);
   threads = slow ? (threads + 7) / 8 : threads;
   if (threads > 2 &&
-      attn_scratch(dtype, vnni, n, d, e, backward, threads) > most) {
+      attn_scratch(processor, dtype, n, d, e, backward, threads) > most) {
     return false;
   }
   if (slow) {
