@@ -18,6 +18,8 @@ from bench.gpu.report import RULE as RULE_FILE
 from bench.gpu.report import Result, records, rule, speedup, with_rule
 from checks import ROOT
 
+# One worker of pytest-xdist runs this file, so that its fixture is made once.
+pytestmark = [pytest.mark.xdist_group("cuda_tiles"), pytest.mark.long]
 HERE = Path(__file__).parent
 sys.path.append(str(ROOT / "test"))
 RULE: Any = importlib.import_module("test_attn_kernels")
@@ -48,10 +50,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> None:
         build_directory=str(folder),
         is_python_module=False,
     )
-
-
-# One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = [pytest.mark.xdist_group("cuda_tiles"), pytest.mark.long]
 
 
 class Case:
