@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from fork.errors import ForkError
@@ -19,8 +21,37 @@ class Parser(argparse.ArgumentParser):
         known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
         if unknown and known:
             raise ForkError(f"{message}: write {known[0]} before the command")
+        if like := self._like(message, words.split()):
+            raise ForkError(f"{message.partition(' (choose from')[0]}: did you mean {like}?")
         command = " COMMAND" if unknown and self._subparsers else ""
         raise ForkError(f"{message}: see `{self.prog}{command} --help`")
+
+    def _like(self, message: str, unknown: Sequence[str]) -> str | None:
+        """What there is of nearly the same spelling as a word that is none of the choices, or no option."""
+        options = [*self._option_string_actions]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                options += [name for command in action.choices.values() for name in command._option_string_actions]
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            unknown, options = [choice[1]], re.findall(r"[\w-]+", choice[2])
+        close = (difflib.get_close_matches(word.partition("=")[0], options, n=1) for word in unknown)
+        return next((found[0] for found in close if found), None)
+
+
+def add_branch_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options that can stand before the command and, of `import`, behind it."""
+    parser.add_argument(
+        "--since",
+        metavar="REV",
+        default=argparse.SUPPRESS,
+        help="where the branch begins (default: where it left a release tag or the main branch)",
+    )
+    parser.add_argument(
+        "--added-only",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="leave out what a stack cannot have, such as changed lines of a C++ source",
+    )
 
 
 def at_least(least: int) -> Callable[[str], int]:

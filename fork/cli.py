@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from fork import __version__
-from fork.arguments import Parser, status
-from fork.commands.import_ import add_branch_arguments
+from fork.arguments import Parser, add_branch_arguments, status
+from fork.commands.combinations import refuse_senseless
 from fork.errors import told_plainly
 from fork.places import PACKAGE, REQUIREMENTS
 
@@ -51,7 +51,8 @@ def _distribution(module: str) -> str:
     return next((line.partition("==")[0] for line in lines if name in line.partition("==")[0].lower()), name)
 
 
-def _run(words: list[str]) -> int:
+def parser_of(words: list[str]) -> Parser:
+    """The parser of a command line; of the commands it knows the options of those that the line names."""
     parser = Parser(
         prog="fork",
         description="Turns a stack of PRs into a PyTorch that runs.",
@@ -68,10 +69,16 @@ def _run(words: list[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
-        module = importlib.import_module(f"fork.commands.{MODULES.get(name, name)}")
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    parsed = parser.parse_args(words)
+        if name in words:  # Importing the engine takes longer than what some commands do.
+            module = importlib.import_module(f"fork.commands.{MODULES.get(name, name)}")
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    return parser
+
+
+def _run(words: list[str]) -> int:
+    parsed = parser_of(words).parse_args(words)
     parsed.typed = words
+    refuse_senseless(parsed)
     with told_plainly(parsed.root or Path.cwd()):
         return int(parsed.run(parsed))

@@ -29,10 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.install and args.torch:
-        raise ForkError("--install is for a fork of this environment's own torch: leave out --torch")
-    if args.install and args.sanitize is not None:
-        raise ForkError("--install is for a fork without sanitizers: use `fork run --sanitize` instead")
     fork = options.chosen(args)
     build(fork)
     own = fork.series.root == OWN and fork.build == OWN / "build" and not args.torch

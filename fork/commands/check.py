@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 
 from fork.checkout.commits import commit_steps, weave_steps
@@ -15,9 +14,9 @@ from fork.engine import base as bases
 from fork.engine.fork import COMMAND
 from fork.errors import ForkError
 from fork.places import checkouts
-from fork.series import Commit, Series
+from fork.series import Series
 from fork.verify import lint, operator_map, soundness
-from fork.verify.prefix import Result, build_and_test
+from fork.verify.prefix import build_and_test
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, metavar="DIR", help="default: build/")
 
 
-def run(
-    args: argparse.Namespace,
-    prefix: Callable[[Series, Commit, Path, bool], Result] = build_and_test,
-) -> int:
+def run(args: argparse.Namespace) -> int:
     series = stack(args)
     problems = soundness.problems(series, bases.installed())
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
@@ -47,16 +43,18 @@ def run(
         print("\n".join(operator_map.report(series, series.find())), flush=True)
         for option in soundness.options(series):
             print(f"  option  {option} (as you like)", flush=True)
-    folder = (args.build or series.root / "build").absolute()
     if args.lint is not None:
+        for problem in problems:  # The linters take minutes; the error at the end tells it again beside what they find.
+            print(f"  fault   {problem}", flush=True)
         problems += linted(args, series)
     elif not args.static and not problems:
         typed: list[str] = getattr(args, "typed", ["check"])
         before = typed[: typed.index("check")]
+        folder = (args.build or series.root / "build").absolute()
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             # What repeats a failed test.
             os.environ[COMMAND] = shlex.join(["python", "-m", "fork", *before, "run", "--pr", commit.name, "--"])
-            result = prefix(series, commit, folder, args.all)
+            result = build_and_test(series, commit, folder, args.all)
             print(f"{commit.name:16} {result.summary()}", flush=True)
             problems += [f"{commit.name}: {run.command} failed" for run in result.runs if not run.passed]
     # Last, and without keeping anything from being tested: a stack that is being written has such lines.

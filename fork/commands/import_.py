@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from fork import places
+from fork.arguments import add_branch_arguments
 from fork.checkout import branch, transcribe
 from fork.checkout.git import Checkout
 from fork.engine.digest import digest
@@ -26,22 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("tree", type=Path, metavar="CHECKOUT", help="a git checkout of PyTorch with a branch of yours")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty folder for the stack")
     add_branch_arguments(parser)
-
-
-def add_branch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that can stand before the command and behind it."""
-    parser.add_argument(
-        "--since",
-        metavar="REV",
-        default=argparse.SUPPRESS,
-        help="where the branch begins (default: where it left a release tag or the main branch)",
-    )
-    parser.add_argument(
-        "--added-only",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="leave out what a stack cannot have, such as changed lines of a C++ source",
-    )
 
 
 def run(args: argparse.Namespace) -> int:

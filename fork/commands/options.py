@@ -14,7 +14,6 @@ from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_unbuildable
-from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series
 
@@ -30,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--many",
         type=at_least(1),
         metavar="N",
-        default=40,
-        help="compile up to N of PyTorch's sources and operators (default: 40)",
+        help=f"compile up to N of PyTorch's sources and operators (default: {Fork.many})",
     )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
 
@@ -60,8 +58,6 @@ def chosen(args: argparse.Namespace) -> Fork:
     """The fork that the options name."""
     words = getattr(args, "sanitize", None)
     sanitize = sanitizers.named(words) if words is not None else ()
-    if sanitize and args.cuda == "on":
-        raise ForkError("--sanitize is for the CPU: leave out --cuda on")
     cuda = "off" if sanitize else args.cuda
     series = stack(args)
     folder: Path = (args.build or series.root / "build").absolute()
@@ -70,4 +66,4 @@ def chosen(args: argparse.Namespace) -> Fork:
     # Whatever stack or folder is chosen: a release takes gigabytes.
     shared = checkouts(args.root).parent / "bases"
     base = bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
-    return Fork(series, commit, base, cuda, folder, sanitize, args.many)
+    return Fork(series, commit, base, cuda, folder, sanitize, args.many or Fork.many)

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from fork import process
+from fork.clock import Clock
 from fork.engine import cache, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
@@ -35,18 +36,6 @@ LIBRARIES = ("aten/", "c10/", "torch/")
 
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
-
-
-class Clock:
-    """Prints each step's name and time."""
-
-    def __init__(self) -> None:
-        self.start = self.last = time.monotonic()
-
-    def step(self, name: str, what: str) -> None:
-        now = time.monotonic()
-        print(f"{name:8} {what} ({now - self.last:.1f} s)", flush=True)
-        self.last = now
 
 
 def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:

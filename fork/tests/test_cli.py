@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
-from fork.cli import _distribution, main
+from fork.cli import COMMANDS, _distribution, main
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.errors import ForkError
@@ -54,7 +54,10 @@ def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixtur
         (["run", "--checkout", "tree", "--", "true"], "write --checkout before the command"),
         (["build", "--root=here"], "write --root=here before the command"),
         (["build", "--nothing"], "unrecognized arguments: --nothing: see `fork COMMAND --help`"),
+        (["build", "--instal", "--cudda=on"], "unrecognized arguments: --cudda=on: did you mean --cuda?"),
+        (["build", "--cuda", "of"], "argument --cuda: invalid choice: 'of': did you mean off?"),
         (["nothing"], "see `fork --help`"),
+        (["biuld"], "argument COMMAND: invalid choice: 'biuld': did you mean build?"),
         (["show", "--root"], "write --root before the command"),
         (["apply"], "see `fork apply --help`"),
         ([], "see `fork --help`"),
@@ -64,6 +67,16 @@ def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, cap
     assert main(words) == 1
     error = capsys.readouterr().err
     assert error.startswith("fork: ") and error.endswith(f"{sentence}\n") and error.count("\n") == 1
+
+
+def test_what_prints_a_version_imports_no_command() -> None:
+    """Nor the engine: a command line is read at once, and a command imports what it needs itself."""
+    code = "import sys; from fork.cli import parser_of; parser_of(sys.argv[1:]); print(*sys.modules)"
+    for words, expected in ((["--version"], set()), (["nothing"], set()), (["show"], {"fork.commands.show"})):
+        done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+        loaded = {name for name in done.stdout.split() if name.startswith("fork.commands.")}
+        assert {name for name in loaded if name.rpartition(".")[2] in COMMANDS} == expected
+        assert expected or "fork.engine" not in done.stdout.split()
 
 
 def test_a_reader_that_has_seen_enough() -> None:

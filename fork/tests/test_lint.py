@@ -135,7 +135,13 @@ torch/overrides.py:3: QUOTES: format: Run it
 torch/overrides.py:3: WORD: a number: 'twice', is a number
 """,
     )
-    told = [line for line in said.out.splitlines() if line.startswith(("linters", "left out"))]
+    # What is wrong with the files comes before what takes minutes, and each step of that tells when it has ended.
+    lines = said.out.splitlines()
+    faults = [n for n, line in enumerate(lines) if line.startswith("  fault   torch/overrides.py: ")]
+    steps = [n for n, line in enumerate(lines) if line.startswith(("copied ", "installed ", "linted "))]
+    assert faults and steps and max(faults) < min(steps)
+    assert sorted(lines[n].split()[1] for n in steps[2:]) == ["BROKEN", "QUOTES", "WHOLE", "WORD"]
+    told = [line for line in lines if line.startswith(("linters", "left out"))]
     assert told[0] == "linters          WORD QUOTES WHOLE ran"
     assert [line.split()[2] for line in told[1:]] == ["UNKNOWN:", "BUILT:", "STORED:", "BROKEN:"]
     assert "Invalid requirement" in told[1] and told[2].endswith("it reads a build of PyTorch")
