@@ -21,6 +21,7 @@ KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
 COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
+MARKS = "+ a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again"
 RELATIONS = ("after", "before", "last", "replaces")
 
 
@@ -208,8 +209,8 @@ class Series:
         return COMMENT.sub("", file.read_text()).rstrip("\n") + "\n"
 
     def mark(self, commit: Commit, path: str) -> str:
-        """`+` for a path that is new in this commit, `~` for one that it changes, `-` for one that it drops."""
-        if path in commit.introduces:
+        """As in MARKS; what the stack adds to a file of PyTorch changes that file."""
+        if path in commit.introduces and path not in self.anchors:
             return "+"
         return "~" if path in self.state(commit) else "-"
 

@@ -164,7 +164,7 @@ def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapp
         if new_mode == "000000":
             texts[path] = None
             continue
-        content = checkout.content(blob) if set(blob) != {"0"} else (checkout.path / path).read_bytes()
+        content = checkout.content(blob, path) if set(blob) != {"0"} else (checkout.path / path).read_bytes()
         if b"\r\n" in content:
             strange[path] = "has CRLF at the end of its lines: `dos2unix` it"
         elif b"\0" in content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
@@ -16,6 +17,7 @@ from fork.errors import ForkError
 from fork.weave.cpp import code_of
 from fork.weave.difference import hunks
 
+UPSTREAM = "https://github.com/pytorch/pytorch"
 # Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.
 LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
 ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|test|tests|benchmarks?)/")
@@ -62,6 +64,16 @@ class Tree:
                 continue
             return cls(checkout, since, found.strip(), True, device)
         return cls(checkout, since, since, False, device)
+
+    def lacking(self, version: str, commit: str) -> str:
+        """What a build says where the release is not known, and what mends it."""
+        where, wished = shlex.quote(str(self.checkout.path)), commit or f"tag v{version.partition('+')[0]}"
+        shallow = self.checkout.git("rev-parse", "--is-shallow-repository").strip() == "true"
+        fetch = f"git -C {where} fetch {'--depth 1 ' if shallow else ''}{UPSTREAM} {wished}"
+        return (
+            f"{self.checkout.path} lacks torch {version}'s commit, so the text of {self.release[:10]}, where the "
+            f"branch begins, stands in for the release's: `{fetch}` brings it"
+        )
 
     def read(self, path: str) -> str | None:
         return self._texts.get(path) or self.checkout.read_at(self.release, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -39,13 +40,35 @@ class Checkout:
     def git(self, *args: str, stdin: str | None = None, **variables: str) -> str:
         return _git(self.path, *args, stdin=stdin, variables=variables).decode()
 
-    def content(self, blob: str) -> bytes:
-        return _git(self.path, "cat-file", "blob", blob)
+    def content(self, blob: str, path: str) -> bytes:
+        """What a blob holds; `path` is the file's name in messages."""
+        return self._contents({path: blob})[path]
+
+    def _contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
+        """What the blobs of these paths hold, by one process."""
+        try:
+            data = _git(self.path, "cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs.values()))
+        except ForkError as error:  # It could not load one from where the checkout was cloned.
+            lost = next((path for path, blob in blobs.items() if blob in str(error)), None)
+            raise (self._lacks(lost) if lost else error) from error
+        found, at = {}, 0
+        for path in blobs:
+            start = data.index(b"\n", at) + 1
+            head = data[at:start].split()
+            if head[1] == b"missing":
+                raise self._lacks(path)
+            at = start + int(head[2]) + 1
+            found[path] = data[start : at - 1]
+        return found
+
+    def _lacks(self, path: str) -> ForkError:
+        whole = f"git -C {shlex.quote(str(self.path))} fetch --refetch --no-filter"
+        return ForkError(f"{self.path} is a partial clone and lacks a text of {path}: `{whole}` brings all of them")
 
     def read_at(self, commit: str, path: str) -> str | None:
         """The text of a file of a commit, None where the commit has no such file."""
         row = self.git("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
-        return self.content(row.split()[2]).decode() if row else None
+        return self.content(row.split()[2], path).decode() if row else None
 
     def texts_at(self, commit: str, folders: Sequence[str], endings: tuple[str, ...]) -> dict[str, str]:
         """The text of every file of a commit below some folders whose name ends so, by one process."""
@@ -53,13 +76,7 @@ class Checkout:
         blobs = {
             path: head.split()[2] for head, _, path in (row.partition("\t") for row in rows) if path.endswith(endings)
         }
-        data = _git(self.path, "cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs.values()))
-        texts, at = {}, 0
-        for path in blobs:
-            start = data.index(b"\n", at) + 1
-            at = start + int(data[at:start].split()[2]) + 1
-            texts[path] = data[start : at - 1].decode(errors="replace")
-        return texts
+        return {path: text.decode(errors="replace") for path, text in self._contents(blobs).items()}
 
     def refuse_dirty(self) -> None:
         """What lies inside a submodule, such as the leftovers of a build, is in nobody's way."""
@@ -74,7 +91,7 @@ class Checkout:
     def read(self, path: str) -> str | None:
         """The text of a file at `head`, or None."""
         entry = self._entries.get(path)
-        return None if entry is None else self.git("cat-file", "blob", entry[1])
+        return None if entry is None else self.content(entry[1], path).decode()
 
     @cached_property
     def _entries(self) -> Mapping[str, tuple[str, str]]:
@@ -118,6 +135,8 @@ def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[st
         if ident:
             raise ForkError(f"git knows no author for {path}: set user.name and user.email")
         # Advice of several lines follows the reason of some errors, as where another user owns the checkout.
-        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
+        # What names the object comes after the reason why it could not be loaded.
+        told = [line for line in lines if line.startswith(("fatal:", "error:"))]
+        reason = next((line for line in told if "could not fetch" in line), (told or lines[-1:])[0])
         raise ForkError(f"git {args[0]} failed in {path}: {reason.partition(': ')[2] or reason}")
     return done.stdout

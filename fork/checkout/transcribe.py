@@ -139,7 +139,9 @@ def _known(checkout: Checkout, begun: Start) -> Callable[[str], bool]:
     def known(name: str) -> bool:
         try:
             checkout.git("grep", "-q", "-w", "-e", name, begun.commit, "--", "aten/src", "c10", "torch/csrc")
-        except ForkError:  # It ends so where nothing is found.
+        except ForkError as error:  # It ends so where nothing is found, and where it cannot read something.
+            if "unable to read" in str(error):
+                raise
             return False
         return True
 

@@ -13,6 +13,7 @@ from fork.commands.options import stack
 from fork.commands.show import line
 from fork.errors import ForkError
 from fork.series import Series
+from fork.verify import soundness
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
     for note in lacking(checkout, series, until):
         print(f"note     {note}")
+    if left := list(soundness.unfinished(series)):
+        print(f"note     {len(left)} lines are left to write, which `fork check --static` names, such as {left[0]}")
     commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
     if args.check:
         print(plan(checkout, series, steps), end="")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fork.checkout.commits import commit_steps, weave_steps
 from fork.checkout.git import Checkout
-from fork.commands.options import begun, stack
+from fork.commands.options import begun, build_folder, stack
 from fork.engine import base as bases
 from fork.engine.fork import COMMAND
 from fork.errors import ForkError
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     elif not args.static and not problems:
         typed: list[str] = getattr(args, "typed", ["check"])
         before = typed[: typed.index("check")]
-        folder = (args.build or series.root / "build").absolute()
+        folder = build_folder(args, series)
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             # What repeats a failed test.
             os.environ[COMMAND] = shlex.join(["python", "-m", "fork", *before, "run", "--pr", commit.name, "--"])

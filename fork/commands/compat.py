@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
-from fork.commands.options import stack
+from fork.commands.options import build_folder, stack
 from fork.engine import base as bases
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         raise ForkError(f"{commit.name} has no public operator: there is nothing to test on another release")
     if not series.operator_tests:
         raise ForkError(f"{series.root / 'stack/series.yaml'} names no tests: write `operator_tests: test/test_ops.py`")
-    folder: Path = (args.build or series.root / "build/compat").absolute()
+    folder = build_folder(args, series, "build/compat")
     rows = []
     for release in args.releases or released():
         made: list[Path] = []

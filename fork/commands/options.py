@@ -14,6 +14,7 @@ from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_unbuildable
+from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series
 
@@ -54,13 +55,23 @@ def begun(args: argparse.Namespace, checkout: Checkout) -> Checkout:
     return replace(checkout, head=branch.start(checkout, getattr(args, "since", None)).commit)
 
 
+def build_folder(args: argparse.Namespace, series: Series, name: str = "build") -> Path:
+    """Where builds are kept: the folder that --build names, which is made before anything takes long."""
+    folder: Path = (args.build or series.root / name).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ForkError(f"{folder} cannot be made ({error.strerror}): choose a folder of yours by --build") from error
+    return folder
+
+
 def chosen(args: argparse.Namespace) -> Fork:
     """The fork that the options name."""
     words = getattr(args, "sanitize", None)
     sanitize = sanitizers.named(words) if words is not None else ()
     cuda = "off" if sanitize else args.cuda
     series = stack(args)
-    folder: Path = (args.build or series.root / "build").absolute()
+    folder = build_folder(args, series)
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)
     # Whatever stack or folder is chosen: a release takes gigabytes.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fork.commands.options import stack
 from fork.errors import ForkError
-from fork.series import Commit, PullRequest, Series
+from fork.series import MARKS, Commit, PullRequest, Series
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,13 +33,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def overview(series: Series) -> str:
-    """The commits in order, each with its files: `+` new in it, `~` changed, `-` dropped."""
+    """The commits in order, each with its files and what it does to each."""
     lines = []
     for one in series.outline():
         lines.append(line(one))
         if isinstance(one, Commit):
             lines += [f"   {series.mark(one, path)} {path}" for path in one.paths]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, MARKS]) + "\n"
 
 
 def line(one: PullRequest | Commit) -> str:

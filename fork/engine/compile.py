@@ -301,7 +301,9 @@ def _run(
     `kernels` has the line of the list of operators that names a kernel, by the kernel.
     """
     environment = {**variables, "NINJA_STATUS": "         [%f/%t %es] "}
-    errors, last, quoting = [], "no message", False
+    errors: list[str] = []
+    last, quoting = "no message", False
+    quoted: list[str] = []  # the lines below the first error, which is told at the end
     with (
         log.open("w") as file,
         subprocess.Popen(
@@ -322,8 +324,10 @@ def _run(
                 if named is not None and line.startswith("         ["):
                     print(line.replace(str(log.parent) + "/", "").rstrip(), flush=True)
                 elif QUOTED.match(line):
-                    if quoting:
+                    if quoting and errors[1:]:
                         print(f"         {line.rstrip()}", flush=True)
+                    elif quoting:
+                        quoted.append(f"         {line.rstrip()}")
                 elif ERROR.search(line):
                     place, colon, said = SECTION.sub("", line.strip()).partition(":")
                     said += _remedy(said, place in fragments)
@@ -332,9 +336,10 @@ def _run(
                     if missed and kernels and missed[1] in kernels:
                         error = f"{kernels[missed[1]]} names at::native::{missed[1]}, which no source defines"
                     quoting = named is not None and error not in errors  # a kernel has it once per instruction set
-                    if quoting:
+                    if quoting and errors:
                         print(f"error    {error}", flush=True)
-                    errors.append(error)
+                    if error not in errors:
+                        errors.append(error)
                 else:
                     quoting = False
                 if line.startswith("FAILED: "):
@@ -348,7 +353,7 @@ def _run(
         if full:
             own = re.search(rf"(/[^:]*): {process.DISK_FULL}", full)  # A compiler's temporary file lies elsewhere
             raise ForkError(f"the disk is full at {own[1] if own else log.parent}: free some space and try again")
-        raise ForkError(f"compiling failed: {errors[0] if errors else last} (all of it: {log})")
+        raise ForkError("\n".join([f"compiling failed: {errors[0] if errors else last} (all of it: {log})", *quoted]))
 
 
 if sys.byteorder != "little":  # ATen's kernels themselves build on others; nobody has tried the fork there

@@ -117,7 +117,7 @@ def _make(fork: Fork, stage: Path) -> None:
     if NATIVE_FUNCTIONS in state or changed:
         toolchain.check_tools(fork.base)
         toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
-        if fork.base.cuda or fork.cuda == "on":
+        if fork.cuda == "on" or (fork.base.cuda and _has_device_code(fork.series, state)):
             print(f"cuda     {chosen}", flush=True)
     tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
@@ -140,6 +140,12 @@ def _make(fork: Fork, stage: Path) -> None:
     clock.step("install", f"{fork.site}")
     took = time.monotonic() - clock.start
     print(f"done     {fork.commit.name} on torch {fork.base.version} in {took:.1f} s", flush=True)
+
+
+def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
+    """Whether a state has code that nvcc compiles, or kernels of its own for the GPU."""
+    listed = {path: file for path, file in state.items() if path == NATIVE_FUNCTIONS and not series.replaces(path)}
+    return any(p.endswith((".cu", ".cuh")) for p in state) or any("CUDA" in f.read_text() for f in listed.values())
 
 
 def _make_libraries(

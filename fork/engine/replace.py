@@ -39,7 +39,7 @@ def replace_sources(
     assert fork.series.checkout is not None and fork.series.since is not None
     tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, base.cuda is not None)
     if not tree.known:
-        print(f"note     {tree.checkout.path} lacks torch {base.version}'s commit: {tree.release[:10]} is taken for it")
+        print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
     headers = {path: text for path, text in texts.items() if path.endswith((".h", ".cuh"))}
     own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)

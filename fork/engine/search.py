@@ -264,9 +264,7 @@ class Replacement:
 
     def _failed(self, source: Source, failed: Failed) -> None:
         if source.why == CHANGED:
-            error = self._missing(failed)
-            print(f"error    {error}", flush=True)
-            raise ForkError(f"compiling {source.path} failed: {error}")
+            raise ForkError(f"compiling {source.path} failed: {self._missing(failed)}")
         if self._nodes and source.path.startswith(GENERATED):
             changed = ", ".join(f"{DERIVATIVES}:{line}" for line in self._nodes.changed.values())
             error = re.sub(r"^.*?error: ", "", failed.error)

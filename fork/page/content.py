@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from fork.weave import weave
 
 @dataclass(frozen=True)
 class Change:
-    """One file of a PR. `mark` is + for a new path, ~ for a changed one, - for a dropped one; `where` is a phrase.
+    """One file of a PR. `mark` is one of MARKS; `where` is a phrase.
 
     `whole` is false where the texts are only what the stack adds to a file that is not here.
     """
@@ -50,10 +51,10 @@ def content(series: Series, base: Base, one: PullRequest | Commit, whole: bool) 
     if isinstance(one, PullRequest):
         size = f"{len(one.commits)} commit{'s' if one.commits[1:] else ''}"
         return Content(one.place, one.name, one.title, description, size, None, [] if whole else None, split=True)
-    changed = sum(series.mark(one, path) == "~" for path in one.changes)
-    counts = {"new": len(one.introduces), "changed": changed, "dropped": len(one.changes) - changed}
-    words = ", ".join(f"{count} {word}" for word, count in counts.items() if count) or "no"
-    size = f"{words} {'file' if len(one.paths) == 1 else 'files'}"
+    marks = Counter(series.mark(one, path) for path in one.paths)
+    words = {"+": "new", "~": "changed", "-": "dropped"}
+    counts = ", ".join(f"{marks[mark]} {word}" for mark, word in words.items() if marks[mark]) or "no"
+    size = f"{counts} {'file' if len(one.paths) == 1 else 'files'}"
     if not whole:
         return Content(one.place, one.name, one.title, description, size)
     result = results(series, series.root / "build", one)

@@ -16,7 +16,7 @@ from fork.page import markdown, rst
 from fork.page.code import Row, rows
 from fork.page.content import Change, Content, content
 from fork.page.markdown import Text
-from fork.series import Commit, PullRequest, Series
+from fork.series import MARKS, Commit, PullRequest, Series
 from fork.verify.prefix import Result
 
 HERE = Path(__file__).parent
@@ -104,7 +104,7 @@ def render(title: str, about: str, prs: Sequence[Content]) -> str:
     picture = sorted(sections, key=lambda section: [-int(number) for number in section.place.split(".")])
     css = Markup((HERE / "page.css").read_text())
     template = environment.get_template("page.html.jinja")
-    return template.render(title=title, about=about, sections=sections, picture=picture, css=css)
+    return template.render(title=title, about=about, sections=sections, picture=picture, css=css, marks=MARKS)
 
 
 def _section(pr: Content, prs: Sequence[Content]) -> Section:

@@ -423,6 +423,13 @@ def test_what_a_release_lacks_is_told(stage: tuple[Path, Path], capsys: CaptureF
     (root / "stack/series.yaml").write_text(series)
 
 
+def test_what_is_left_to_write_is_told(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+    root, tree = stage
+    write(root, {"aten/src/ATen/native/Twice.cpp": "// TODO: explain.\n// TODO: test.\n"})
+    assert fork(root, "apply", tree) == 0
+    assert "note     2 lines are left to write, which `fork check --static` names" in capsys.readouterr().out
+
+
 def test_one_commit_is_told_in_the_singular(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
     root, tree = stage
     assert fork(root, "apply", tree, "--pr", "1") == 0

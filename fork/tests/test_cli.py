@@ -21,11 +21,17 @@ from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_build_folder_that_is_a_file(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_build_folder_that_cannot_be(tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
+    root = stack(tmp_path / "ours")
+    monkeypatch.setattr("fork.verify.soundness.problems", lambda *_: [])
+    monkeypatch.setattr("fork.verify.operator_map.report", lambda *_: [])
     (tmp_path / "file").write_text("")
-    assert main(["--root", str(stack(tmp_path / "ours")), "run", "--build", str(tmp_path / "file"), "--", "true"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith(f"fork: {tmp_path}/file") and "Not a directory" in error
+    (tmp_path / "file").chmod(0o444)
+    for folder, why in ((tmp_path / "file", "File exists"), (Path("/proc/x"), "No such file or directory")):
+        for command in (["run", "--build", str(folder), "--", "true"], ["check", "--build", str(folder)]):
+            assert main(["--root", str(root), *command]) == 1
+            said = f"fork: {folder} cannot be made ({why}): choose a folder of yours by --build\n"
+            assert capsys.readouterr().err == said
 
 
 def test_a_folder_of_patches_that_is_a_file(

@@ -52,7 +52,7 @@ def test_a_commit_has_a_name_and_a_place_and_a_state(tmp_path: Path) -> None:
     assert series.find("2.1") is series.find("fast.kernel") is series.commits[1]
     assert [series.build_name(commit) for commit in series.commits] == ["plain", "fast.kernel", "fast"]
     assert [series.mark(series.commits[1], path) for path in series.commits[1].paths] == ["~", "~"]
-    assert [series.mark(series.commits[2], path) for path in series.commits[2].paths] == ["+", "~", "-"]
+    assert [series.mark(series.commits[2], path) for path in series.commits[2].paths] == ["~", "~", "-"]
     kernel = series.state("2.1")
     assert kernel["build_variables.bzl"] == tmp_path / "stack/fast.kernel/build_variables.bzl"
     assert kernel["docs/source/ops.md"] == tmp_path / "docs/source/ops.md"
@@ -105,17 +105,18 @@ def test_it_is_shown(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
         """\
 1  plain: Add twice
    + aten/src/ATen/native/Twice.cpp
-   + aten/src/ATen/native/native_functions.yaml
-   + build_variables.bzl
-   + docs/source/ops.md
+   ~ aten/src/ATen/native/native_functions.yaml
+   ~ build_variables.bzl
+   ~ docs/source/ops.md
 2  fast: Make twice fast
 2.1  fast.kernel: Compute twice by one product
    ~ aten/src/ATen/native/Twice.cpp
    ~ build_variables.bzl
 2.2  fast.name: Give twice its name
-   + torch/overrides.py
+   ~ torch/overrides.py
    ~ aten/src/ATen/native/Twice.cpp
    - build_variables.bzl
++ a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again
 """,
     )
     assert fork("--root", root, "show", "2") == 0
@@ -152,7 +153,7 @@ Commit 2.2: fast.name
 Give twice its name
 Overrides need it.
 -------------------------------------------------------------------------------
-+ torch/overrides.py
+~ torch/overrides.py
   goes after one in names
 names = ['twice']
 -------------------------------------------------------------------------------

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from fork.checkout import changed
 from fork.checkout.changed import Tree
 from fork.checkout.git import Checkout
-from fork.engine import device
+from fork.engine import device, pipeline
 from fork.engine.base import Base, Probe
 from fork.engine.callers import NVCC
 from fork.engine.device import Device
 from fork.engine.toolchain import Toolkit
 from fork.engine.whole import for_nvcc
-from fork.tests.helpers import committed, write
+from fork.series import NATIVE_FUNCTIONS, Anchor, Place, Series
+from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
 
 LISTS = """\
@@ -101,3 +106,51 @@ def test_which_files_a_wheel_has(tmp_path: Path) -> None:
     assert cpu.naming("word") == ["aten/src/ATen/A.cpp"] and cpu.named("B.cu") == []
     assert gpu.naming("word") == ["aten/src/ATen/A.cpp", "aten/src/ATen/cuda/B.cu"]
     assert gpu.named("B.cu") == ["aten/src/ATen/cuda/B.cu"] and gpu.named("C.cpp") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "replaces", "expected"),
+    [
+        ("aten/src/ATen/native/cuda/Sine.cu", "", False, True),
+        ("aten/src/ATen/native/cuda/Sine.cuh", "", True, True),
+        ("aten/src/ATen/native/cpu/Sine.cpp", "// as for CUDA", True, False),
+        (NATIVE_FUNCTIONS, "- func: f(Tensor a) -> Tensor\n  dispatch:\n    CUDA: f_cuda\n", False, True),
+        (NATIVE_FUNCTIONS, "- func: f(Tensor a) -> Tensor\n  dispatch:\n    CPU: f_cpu\n", False, False),
+        (NATIVE_FUNCTIONS, "- func: f(Tensor a) -> Tensor\n  dispatch:\n    CUDA: f_cuda\n", True, False),
+    ],
+)
+def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
+    path: str, text: str, replaces: bool, expected: bool, tmp_path: Path
+) -> None:
+    """A list of PyTorch's that the branch changes names kernels of its own for the GPU in any case."""
+    write(tmp_path, {path: text})
+    anchor = Anchor({"file": (Place("replaces", "0"),)}) if replaces else Anchor({})
+    series = Series(tmp_path, (), {path: anchor})
+    assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
+
+
+@pytest.mark.parametrize("depth", [(), ("--depth", "1")])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_checkout_without_the_release_says_what_brings_it(
+    depth: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that it names does: by the wheel's commit, or the tag of a wheel that names none."""
+    for name, value in QUIET_GIT.items():
+        monkeypatch.setenv(name, value)
+    upstream = committed(tmp_path / "upstream", UPSTREAM)
+    git(tmp_path, "clone", "--quiet", *depth, upstream.as_uri(), "here")
+    write(upstream, {"setup.py": ""})
+    git(upstream, "add", "--all")
+    git(upstream, "commit", "--quiet", "--message=The release")
+    git(upstream, "tag", "v2.13.0")
+    commit = git(upstream, "rev-parse", "HEAD").strip()
+    given = commit if known else ""
+    before = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
+    monkeypatch.setattr(changed, "UPSTREAM", upstream.as_uri())
+    said = before.lacking("2.13.0+cpu", given)
+    assert not before.known and said.startswith(f"{tmp_path / 'here'} lacks torch 2.13.0+cpu's commit, so the text of ")
+    assert ("--depth 1" in said) == bool(depth)
+    (command,) = re.findall("`(git .*)`", said)
+    subprocess.run(shlex.split(command), check=True, env=QUIET_GIT)
+    after = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
+    assert (after.known, after.release) == (True, commit)

@@ -19,7 +19,7 @@ from fork.commands import compat
 from fork.engine import base as bases
 from fork.engine.fork import environment
 from fork.errors import ForkError
-from fork.series import Series
+from fork.series import DERIVATIVES, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.weave import cpp_inverse
@@ -344,6 +344,40 @@ def test_check_of_a_branch(tree: Path, tmp_path: Path, capsys: CaptureFixture[st
         "fork: the stack has 1 fault:",
         "  torch/_ops.py: anchor 'after first()' or 'before second()' in 'piece 1' found 0 times",
     ]
+
+
+def test_check_of_a_branch_that_changes_a_formula_and_a_kernel(
+    tree: Path, tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    """A build takes what the release has otherwise from there, so that is no fault of the stack."""
+    lists = {DERIVATIVES: "- name: one(Tensor a) -> Tensor\n  a: grad\n", NATIVE: UPSTREAM[NATIVE]}
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    commit(tree, lists, "Have it")
+    git(tree, "tag", "--force", "v2.13.0")
+    git(tree, "switch", "--quiet", "--force-create", "mine")
+    changed = edited(tree, DERIVATIVES, "a: grad", "a: grad * 2") | edited(tree, OPS, "return a", "return a + 1")
+    commit(tree, changed, "Change both")
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "check", "--static") == 0
+    assert "files            sound\n" in capsys.readouterr().out
+
+
+def test_a_partial_clone_that_cannot_load_a_text(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """The file is named, and the command that brings it."""
+    git(tree, "config", "uploadpack.allowFilter", "true")
+    commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "    third()\n    second()\n"), "Call it")
+    partial, away = tmp_path / "partial", tmp_path / "away"
+    git(tmp_path, "clone", "--quiet", "--filter=blob:none", tree.as_uri(), str(partial))
+    tree.rename(away)
+    command = f"git -C {partial} fetch --refetch --no-filter"
+    lacks = f"{partial} is a partial clone and lacks a text of torch/_ops.py: `{command}` brings all of them"
+    for promise in (True, False):  # Without one, git says only that the text is missing.
+        if not promise:
+            git(partial, "config", "--unset", "remote.origin.promisor")
+        assert fork("import", partial, tmp_path / "out") == 1
+        assert capsys.readouterr().err == f"fork: {lacks}\n"
+    away.rename(tree)
+    git(partial, *command.split()[3:])
+    assert fork("import", partial, tmp_path / "out") == 0
 
 
 def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from fork.page import content, markdown, rst
 from fork.page.code import coloured, language, rows
 from fork.page.content import Change, Content
 from fork.page.html import LONG, page, render
-from fork.series import Series
+from fork.series import MARKS, Series
 from fork.tests.helpers import write
 from fork.tests.pages import CHROMIUM, faults, measured, whole
 from fork.tests.tiny import SERIES, STACK, stack
@@ -36,13 +36,14 @@ def test_the_stack(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
         """\
 1  plain: Add twice
    + aten/src/ATen/native/Twice.cpp
-   + aten/src/ATen/native/native_functions.yaml
-   + build_variables.bzl
-   + docs/source/ops.md
+   ~ aten/src/ATen/native/native_functions.yaml
+   ~ build_variables.bzl
+   ~ docs/source/ops.md
 2  fast: Make twice fast
-   + torch/overrides.py
+   ~ torch/overrides.py
    ~ aten/src/ATen/native/Twice.cpp
    - build_variables.bzl
++ a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again
 """,
     )
 
@@ -73,7 +74,7 @@ Top down.
 `make test`: 2 passed.
 
 -------------------------------------------------------------------------------
-+ torch/overrides.py
+~ torch/overrides.py
   goes after one in names
 
 names = ['twice']
@@ -162,6 +163,14 @@ def test_a_page_has_every_pr_and_an_index_of_its_files(tmp_path: Path) -> None:
             for kind, sign in (("add", "+"), ("del", "−")):
                 count = file.count(f'<tr class="{kind}">')
                 assert (f">{sign}{count}<" in entry) == (count > 0)
+
+
+def test_a_page_counts_what_is_new_and_what_changes_files_of_pytorch(tmp_path: Path) -> None:
+    text = page(shown(tmp_path), None)
+    assert "plain: 4 new, 3 changed files" in text and "fast: 2 changed, 1 dropped files" in text
+    assert text.count(MARKS) == 1
+    index = part(text, 'aria-label="files of plain"', "</nav>")
+    assert [index.count(f"<i>{mark}</i>") for mark in "+~-"] == [4, 3, 0]
 
 
 def test_a_page_leads_from_pr_to_pr(tmp_path: Path) -> None:

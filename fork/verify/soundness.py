@@ -156,7 +156,8 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
         state = {
             path: file
             for path, file in series.state(commit).items()
-            if path not in series.anchors or read(path) is not None
+            # A build brings what the branch changes in PyTorch's own C++ and lists to the release, or refuses it.
+            if path not in series.anchors or (read(path) is not None and not series.replaces(path))
         }
         for problem in weave_state(state, series.anchors, read, used)[1]:
             if problem not in seen:
@@ -172,7 +173,7 @@ def absent(series: Series, base: Base) -> Iterator[str]:
     """Every fragment of a kind that the base ships has its file there; a misspelt path would go nowhere."""
     for path, anchor in series.anchors.items():
         known = base.wheel_path(path) or (anchor.formerly and base.wheel_path(anchor.formerly))
-        if base.new_path(path) and not known:
+        if base.new_path(path) and not known and not anchor.whole:
             yield f"{path}: the base has no such file"
 
 
