@@ -42,11 +42,13 @@ class Anchor:
 
     `places` maps a container of the base (a namespace, a dict, `file` for the file itself) to
     the places tried in turn. `container: piece` is the place of one piece whose neighbours are
-    elsewhere in the container. `formerly` is the path that older releases have instead.
+    elsewhere in the container. `formerly` is the path that older releases have instead. `newer` are
+    words of the fragment, each one of a list with commas, that go only where the base's file has them too.
     """
 
     places: Mapping[str, tuple[Place, ...]]
     formerly: str | None = None
+    newer: tuple[str, ...] = ()
 
     @property
     def whole(self) -> str | None:
@@ -61,9 +63,16 @@ class Anchor:
         for container, spots in rules.items():
             if isinstance(spots, Mapping):
                 places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
-            elif container != "formerly":
+            elif container not in ("formerly", "newer"):
                 places[str(container)] = _places(spots)
-        return cls(places, rules.get("formerly"))
+        return cls(places, rules.get("formerly"), tuple(rules.get("newer", "").split()))
+
+    def served(self, fragment: str, base: str) -> str:
+        """The fragment without the words that only newer bases have."""
+        for word in self.newer:
+            if not re.search(rf"\b{word}\b", base):
+                fragment = re.sub(rf", {word}\b|\b{word}, ", "", fragment)
+        return fragment
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ SPACE = "namespace torch::autograd::generated::details"
 FILES = {
     "aten/src/ATen/native/native_functions.yaml": """\
 - func: atleast_3d(Tensor self) -> Tensor
+  dispatch:
+    SparseCPU, SparseCUDA, SparseMPS: atleast_3d
 
 # The batched product.
 - func: baddbmm(Tensor self, Tensor batch1, Tensor batch2) -> Tensor
@@ -70,6 +72,22 @@ TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {
 }
 } // namespace
 } // namespace at::autocast
+""",
+    "torch/csrc/jit/passes/autocast.cpp": """\
+namespace torch::jit {
+namespace {
+void handleBlock(Block* block, AutocastContext initial_state) {
+  for (Node* node : block->nodes()) {
+    switch (node->kind()) {
+      case aten::addr:
+      case aten::matmul:
+        castTensorInputs(node, aten::_autocast_to_reduced_precision, initial_state);
+        break;
+    }
+  }
+}
+} // namespace
+} // namespace torch::jit
 """,
     "torch/csrc/autograd/FunctionsManual.h": f"""\
 #pragma once

@@ -158,6 +158,11 @@ def test_each_line_in_its_place(tree: Path) -> None:
  make_fallback(aten._addmm_activation, warn=False)
 +make_fallback(aten.attn, warn=False, override_decomp=True)
 +make_fallback(aten._attn_backward, warn=False, override_decomp=True)
++++ b/torch/csrc/jit/passes/autocast.cpp
+@@ -6,2 +6,3 @@ void handleBlock(Block* block, AutocastContext initial_state) {
+       case aten::addr:
++      case aten::attn:
+       case aten::matmul:
 +++ b/torch/overrides.py
 @@ -6,2 +6,3 @@ def get_testing_overrides():
          torch.atleast_3d: lambda *tensors: -1,

@@ -86,8 +86,8 @@ def test_anchors_mean_the_same(imported: Series, path: str) -> None:
 
 
 def test_anchors_name_neighbours_not_lines(imported: Series) -> None:
-    """Every one of our files is taken apart by its structure."""
-    containers = {key for anchor in imported.anchors.values() for key in anchor.places}
-    assert not [key for key in containers if key.startswith("piece ")]
+    """Every one of our files is taken apart by its structure, but for the one that goes into a function."""
+    by_lines = {path for path, a in imported.anchors.items() if any(key.startswith("piece ") for key in a.places)}
+    assert by_lines == {"torch/csrc/jit/passes/autocast.cpp"}
     beside = imported.anchors["torch/overrides.py"].places["get_testing_overrides.ret"]
     assert beside[0] == Place("after", "torch.atleast_3d")

@@ -27,7 +27,7 @@ from fork.engine.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
 from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Commit, Series
-from fork.weave.cpp_inverse import has_code
+from fork.weave.cpp_inverse import has_code, unread
 
 HERE = Path(__file__).resolve().parent
 
@@ -46,6 +46,18 @@ def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
         if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu", ".h")) and not series.replaces(path)
         if path.endswith(".h") or has_code(file.read_text())
     }
+
+
+def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
+    """The fragments that add to a function of PyTorch's, whose machine code alone a wheel has."""
+    fragments = {path: file.read_text() for path, file in state.items() if path.startswith(LIBRARIES)}
+    return [
+        path
+        for path, text in fragments.items()
+        if path.endswith((".cpp", ".cu")) and path in series.anchors
+        for name, piece in unread(text)
+        if has_code(piece) and all(place.relation != "replaces" for place in series.anchors[path].places[name])
+    ]
 
 
 def refuse_unbuildable(series: Series, commit: Commit) -> None:
@@ -124,6 +136,8 @@ def _make(fork: Fork, stage: Path) -> None:
 
     woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
     clock.step("weave", f"{len(woven)} files")
+    for path in inside_functions(fork.series, state):
+        print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
 
     replaced = Replaced()
     if NATIVE_FUNCTIONS in state or changed:  # else Python changes alone, and the base's libraries stay
@@ -196,9 +210,21 @@ def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:
     return added_entries(fork, path, state[path]) if fork.series.replaces(path) and path in state else state.get(path)
 
 
+def _served(fork: Fork, native: Path) -> Path:
+    """The list of operators without what this base lacks."""
+    text, anchor = native.read_text(), fork.series.anchors[NATIVE_FUNCTIONS]
+    served = anchor.served(text, fork.base.read(NATIVE_FUNCTIONS) or "")
+    if served == text:
+        return native
+    lost = " and ".join(word for word in anchor.newer if word not in served)
+    print(f"note     torch {fork.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
+    tree.write(fork.home / "work/served", native.name, served)
+    return fork.home / "work/served" / native.name
+
+
 def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
-    command = [fork.base.python, HERE / "generate.py", native, derivatives or "", generated]
+    command = [fork.base.python, HERE / "generate.py", _served(fork, native), derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)
     if done.returncode:

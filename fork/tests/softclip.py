@@ -8,6 +8,7 @@ from fork.tests.helpers import write
 
 NATIVE = "aten/src/ATen/native/native_functions.yaml"
 KERNEL = "aten/src/ATen/native/Softclip.cpp"
+INSIDE = "torch/csrc/jit/passes/autocast.cpp"
 
 SERIES = """\
 prs:
@@ -18,13 +19,17 @@ prs:
       - aten/src/ATen/native/native_functions.yaml
       - tools/autograd/derivatives.yaml
       - torch/overrides.py
+      - torch/csrc/jit/passes/autocast.cpp
 anchors:
   aten/src/ATen/native/native_functions.yaml:
     file: after softmax.int
+    newer: NextYearsDevice
   tools/autograd/derivatives.yaml:
     file: after softplus
   torch/overrides.py:
     get_testing_overrides.ret: after torch.softmax
+  torch/csrc/jit/passes/autocast.cpp:
+    piece 1: 'after case aten::softmax:'
 """
 
 FILES = {
@@ -33,7 +38,7 @@ FILES = {
         "- func: softclip(Tensor self, float bound=1.0) -> Tensor\n"
         "  variants: function\n"
         "  dispatch:\n"
-        "    CompositeExplicitAutograd: softclip\n"
+        "    CompositeExplicitAutograd, NextYearsDevice: softclip\n"
     ),
     "tools/autograd/derivatives.yaml": (
         "- name: softclip(Tensor self, float bound=1.0) -> Tensor\n  self: grad * (1 - (result / bound).square())\n"
@@ -51,6 +56,13 @@ Tensor softclip(const Tensor& self, double bound) {
 }
 
 } // namespace at::native
+""",
+    INSIDE: """\
+#if 0 // fragment only
+// piece 1
+      case aten::softclip:
+// end of piece
+#endif // fragment only
 """,
     "torch/overrides.py": (
         "import torch\n\n\ndef get_testing_overrides():\n"

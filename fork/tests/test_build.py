@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The second stack, built once from nothing."""
     root = softclip.stack(tmp_path_factory.mktemp("stack"))
-    build(fork_of(root))
+    with (root / "said").open("w") as said, redirect_stdout(said):
+        build(fork_of(root))
     return root
 
 
@@ -97,6 +99,15 @@ except RuntimeError as error:
     ]
 
 
+def test_what_the_wheel_has_no_place_for_is_told(root: Path) -> None:
+    said = (root / "said").read_text()
+    assert f"left out {softclip.INSIDE}: it goes into a function of PyTorch's" in said
+    lacks = f"note     torch {bases.installed().version} lacks NextYearsDevice: {softclip.NATIVE} goes without\n"
+    assert lacks in said
+    woven = (fork_of(root).site / "torchgen/packaged/ATen/native/native_functions.yaml").read_text()
+    assert "CompositeExplicitAutograd: softclip\n" in woven and "NextYearsDevice" not in woven
+
+
 def test_its_types_are_known(root: Path) -> None:
     stubs = (fork_of(root).site / "torch/_C/_VariableFunctions.pyi").read_text()
     assert "def softclip(input: Tensor, bound: _float = 1.0) -> Tensor: ..." in stubs
@@ -148,8 +159,8 @@ DERIVATIVES = "tools/autograd/derivatives.yaml"
         (softclip.NATIVE, "variants:", "varians:", r"native_functions\.yaml:1: .*'varians': 'function'"),
         (
             softclip.NATIVE,
-            "CompositeExplicitAutograd:",
-            "CPUU:",
+            "CompositeExplicitAutograd,",
+            "CPUU,",
             r"native_functions\.yaml:1: unknown dispatch key CPUU",
         ),
         (

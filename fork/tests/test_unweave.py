@@ -4,7 +4,8 @@ from pytest import mark
 
 from fork.series import Anchor, Place
 from fork.weave import weave
-from fork.weave.unweave import reasons, unweave
+from fork.weave.cpp_inverse import has_code, unread
+from fork.weave.unweave import reasons, stands_alone, unweave
 
 PYTHON = """\
 import os
@@ -89,6 +90,21 @@ TORCH_LIBRARY_IMPL(aten, CPU, m) {
 } // namespace at
 """
 
+SWITCH = """\
+namespace at {
+
+void cast(Node* node) {
+  switch (node->kind()) {
+    case aten::one:
+    case aten::two:
+      half(node);
+      break;
+  }
+}
+
+} // namespace at
+"""
+
 YAML = """\
 # The first.
 - func: one(Tensor a) -> Tensor
@@ -164,6 +180,13 @@ CASES = [
     ),
     ("a.cpp", CPP, [("  int one;\n", "  int one;\n  int two;\n")], "stands inside `struct Options`"),
     ("a.cpp", CPP, [("#include <ATen/Tensor.h>\n", "")], "removes `#include <ATen/Tensor.h>`"),
+    ("a.cpp", SWITCH, [("    case aten::two:\n", "    case aten::mid:\n    case aten::two:\n")], B),
+    (
+        "a.cpp",
+        SWITCH,
+        [("    case aten::one:\n", "    case aten::mid:\n      break;\n    case aten::one:\n")],
+        "stands inside `void cast(Node* node)`",
+    ),
     ("native_functions.yaml", YAML, [("# The second.", "- func: mid() -> Tensor\n\n# The second.")], A),
     (
         "native_functions.yaml",
@@ -198,6 +221,18 @@ def test_what_it_finds_is_the_branchs_file(path: str, base: str, changes: list[t
     (fragment,), anchor = found
     assert weave(path, base, fragment, anchor) == woven
     assert ("lines" if any(key.startswith("piece ") for key in anchor.places) else "structure") == how, fragment
+
+
+def test_a_label_of_a_switch_is_for_no_compiler_alone() -> None:
+    """A fragment has it in the source tree; a build that has the whole source compiles that."""
+    path, woven = (
+        "aten/src/ATen/native/a.cpp",
+        SWITCH.replace("    case aten::two:", "    case aten::mid:\n    case aten::two:"),
+    )
+    found = unweave(path, SWITCH, [woven])
+    assert found is not None
+    assert not has_code(found[0][0]) and unread(found[0][0]) == [("piece 1", "    case aten::mid:\n")]
+    assert not stands_alone(path, SWITCH, woven, lambda _: False)
 
 
 def test_a_place_found_twice_leaves_it_to_the_next() -> None:

@@ -1,7 +1,9 @@
 """Weaving the entries of native_functions.yaml and derivatives.yaml."""
 
+from dataclasses import replace
+
 from expecttest import assert_expected_inline
-from pytest import raises
+from pytest import mark, raises
 
 from fork.errors import ForkError
 from fork.tests.helpers import anchor, woven
@@ -86,6 +88,17 @@ def test_last() -> None:
 def test_the_first_alternative_that_the_release_has() -> None:
     where = anchor(file=("after two.dtype", "after two.out"))
     assert weave(PATH, BASE, OURS, where) == weave(PATH, BASE, OURS, anchor(file="after two.out"))
+
+
+@mark.parametrize("keys", ["CPU, New", "New, CPU", "CPU, New, Newer"])
+def test_a_word_that_only_newer_releases_have(keys: str) -> None:
+    fragment = f"- func: fresh(Tensor a) -> Tensor\n  dispatch:\n    {keys}: fresh\n"
+    where = replace(anchor(file="last"), newer=("New",))
+    for base, expected in (
+        (f"{BASE}# New\n", keys),
+        (f"{BASE}# Newer\n", keys.replace(", New", "", 1).replace("New, ", "")),
+    ):
+        assert f"    {expected}: fresh\n" in weave(PATH, base, fragment, where)
 
 
 def test_no_such_entry() -> None:

@@ -81,6 +81,7 @@ def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> s
 
 def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
     edit = Edit(path, base, anchor)
+    fragment = anchor.served(fragment, base)
     if anchor.whole:
         if digest(base.encode()) != anchor.whole:
             edit.problem("the branch changes lines of it, and the base has another text than where the branch began")

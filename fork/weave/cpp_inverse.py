@@ -24,7 +24,9 @@ USING = re.compile(
 MACRO = re.compile(r"\s*#\s*(?:define|undef)\s+(\w+)\S*[ \t]*(.*)", re.DOTALL)
 SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
 ONLY = " // fragment only"
-# A piece that no compiler reads: a comment, with the code beside it.
+# What a switch lists, inside a function.
+LABELS = re.compile(r"(?:\s*case [\w:]+:\s*)+")
+# A piece that no compiler reads: a comment, with the code beside it, or labels.
 UNREAD = re.compile(rf"^#if 0{ONLY}\n.*?^#endif{ONLY}\n", re.M | re.S)
 
 
@@ -39,10 +41,11 @@ class Gain:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a branch did to a file: what it inserted, lines that differ in their comments, and all else by line."""
+    """What a branch did to a file: what it inserted, changed comments, new labels, and all else by its line."""
 
     gains: list[Gain]
     comments: list[Hunk]
+    labels: list[Hunk]
     others: list[tuple[int, str]]
 
 
@@ -51,7 +54,7 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     spots: Spots = {}
     macros, rest = _macros(base, woven, spots)
     found = changes(base, rest).gains
-    if changes(base, rest).comments or changes(base, rest).others:
+    if changes(base, rest).comments or changes(base, rest).labels or changes(base, rest).others:
         return None
     code = code_of(base)
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
@@ -78,7 +81,7 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     stripped, new = [line.strip() for line in base.splitlines()], woven.splitlines(keepends=True)
     spots: Spots = {}
     parts = [_directives(base, made.gains)] if made.gains else []
-    for hunk in pieces.told_apart(stripped, made.comments):
+    for hunk in pieces.told_apart(stripped, sorted(made.comments + made.labels)):
         places = pieces.spot(stripped, hunk)
         name = f"piece {number(places)}"
         spots[name, ""] = places
@@ -108,6 +111,8 @@ def stands_alone(base: str, woven: str, known: Callable[[str], bool]) -> bool:
     made = changes(base, _macros(base, woven, {})[1])
     texts = [code_of(gain.text) for gain in made.gains]
     words = set(re.findall(r"\w+", code_of(base)))
+    if made.labels:
+        return False
     directives = any(DIRECTIVE.search(INCLUDE.sub("", gain.text)) for gain in made.gains)
     declared = {name for text in texts for name, (at, _) in _declared(text).items() if _outside(_heads(text, at))}
     return not directives and not words.intersection(declared) and not any(map(known, declared))
@@ -118,6 +123,11 @@ def kept(base: str, woven: str, source: bool) -> list[Gain]:
     found = changes(base, woven).gains
     hidden = [gain for gain, _ in _hidden(base, found)] if source else []
     return [gain for gain in found if gain not in hidden]
+
+
+def unread(source: str) -> list[tuple[str, str]]:
+    """The pieces that no compiler reads, by their names."""
+    return [(f"piece {n}", text) for held in UNREAD.findall(source) for n, text in pieces.MARK.findall(held)]
 
 
 def has_code(source: str) -> bool:
@@ -134,7 +144,7 @@ def changes(base: str, woven: str) -> Changes:
     for line in old:
         starts.append(starts[-1] + len(line))
     code = code_of(base)
-    found, comments, others = [], [], []
+    found, comments, labels, others = [], [], [], []
     for a, b, c, d in hunks(old, new):
         if _same(said[0][a:b], said[1][c:d]) and (a < b or not _outside(_heads(code, starts[a]))):
             comments.append((a, b, c, d))
@@ -149,11 +159,13 @@ def changes(base: str, woven: str) -> Changes:
         text = "".join(new[c:d])
         heads = _heads(code, starts[a])
         inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
-        if inside is not None or not _whole(text):
+        if inside is not None and LABELS.fullmatch(text):
+            labels.append((a, a, c, d))
+        elif inside is not None or not _whole(text):
             others.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
         else:
             found.append(Gain(starts[a], text, heads))
-    return Changes(found, comments, others)
+    return Changes(found, comments, labels, others)
 
 
 def without_comments(text: str) -> str:
