@@ -2,10 +2,12 @@
 # Owner(s): ["module: autograd"]
 
 import itertools
+import math
 import os
 import tempfile
 import unittest
 import warnings
+from collections import Counter
 from contextlib import nullcontext
 
 import torch
@@ -16,7 +18,7 @@ from torch._dynamo.test_case import TestCase as DynamoTestCase
 from torch._inductor.utils import run_and_get_code
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import gradcheck, gradgradcheck
-from torch.func import grad, hessian, jvp, vmap
+from torch.func import grad, hessian, jvp, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import make_tensor
@@ -474,6 +476,126 @@ CONTEXTS = {name: {"mode": mode} for name, mode in MODES.items()} | {
 }
 
 
+# The four orders of two derivatives. `given` are gradients of the outputs, `tangents` are of q, k, v and of `given`,
+# and their first three also stand for gradients of the gradients.
+def double_backward(function, values, given, tangents):
+    inputs = leaves([*values, *given])
+    grads = torch.autograd.grad(
+        function(*inputs[:3]), inputs[:3], inputs[3:], create_graph=True
+    )
+    return torch.autograd.grad(grads, inputs, tangents[:3])
+
+
+def pullback(function):
+    """The gradients of q, k and v as a function of q, k, v and the gradients of the outputs."""
+    return lambda *x: vjp(lambda *y: tuple(function(*y)), *x[:3])[1](x[3:])
+
+
+def pushforward(function):
+    """The tangents of the outputs as a function of q, k, v and their tangents."""
+    return lambda *x: jvp(lambda *y: tuple(function(*y)), x[:3], x[3:])[1]
+
+
+def vjp_of_vjp(function, values, given, tangents):
+    return vjp(pullback(function), *values, *given)[1](tangents[:3])
+
+
+def jvp_of_vjp(function, values, given, tangents):
+    return jvp(pullback(function), (*values, *given), tangents)[1]
+
+
+def vjp_of_jvp(function, values, given, tangents):
+    return vjp(pushforward(function), *values, *tangents[:3])[1](given)
+
+
+SECOND_ORDERS = [double_backward, vjp_of_vjp, jvp_of_vjp, vjp_of_jvp]
+
+
+class TestSecondOrder(AttnTestCase):
+    @skipIfTorchDynamo("Dynamo does not trace second derivatives")
+    @parametrize("order", SECOND_ORDERS, name_fn=lambda order: order.__name__)
+    @parametrize("large", ["given", "tangents"])
+    @parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+    def test_what_is_finite_in_composition(self, dtype, large, order):
+        """A loss scale makes the given gradients so large that twice one is infinite."""
+        largest = torch.finfo(dtype).max
+        for sizes in FUSED, MIXED, WIDE:
+            n, d, e = sizes
+            shapes = (n, d), (n, d), (n, e), (n, e), (n, n)
+            values, tangents = (
+                tuple(x / 8 / max(sizes) for x in make(*shapes)) for _ in range(2)
+            )
+            given = values[3:]
+            scaled = given if large == "given" else tangents
+            unit = max(x.abs().max() for x in scaled)
+            for x in scaled:
+                x.div_(unit).mul_(0.6 * largest)
+            values, given, tangents = (
+                tuple(x.to(dtype) for x in group)
+                for group in (values[:3], given, tangents)
+            )
+            theirs = order(composition, values, given, tangents)
+            self.assertTrue(all(x.isfinite().all() for x in theirs))
+            ours = order(torch.attn, values, given, tangents)
+            self.assertTrue(all(x.isfinite().all() for x in ours))
+            groups = (tuple(precise(group)) for group in (values, given, tangents))
+            self.assert_as_good(ours, theirs, order(composition, *groups))
+
+    @skipIfTorchDynamo("it counts the operators of eager code")
+    def test_products_are_those_of_composition_and_G(self):
+        """Native products, for all that is wanted, given and used of the gradients. Composition has saved G."""
+        n, d, e = 5, 8, 128  # e is more than all products of width d together
+
+        def run(function, wanted, given, used):
+            inputs = leaves(make_inputs(n, d, e, torch.complex128), wanted)
+            pairs = zip(function(*inputs), leaves(make_outputs(n, e, torch.complex128)))
+            pairs = itertools.compress(pairs, given)
+            outputs, weights = zip(*(pair for pair in pairs if pair[0].requires_grad))
+            inputs = [*itertools.compress(inputs, wanted)]
+            grads = torch.autograd.grad(
+                outputs, inputs, weights, create_graph=True, allow_unused=True
+            )
+            grads = present(keep(grads, itertools.compress(used, wanted)))
+            with torch.profiler.record_function(
+                f"{function.__name__} {wanted, given, used}"
+            ):
+                torch.autograd.grad(
+                    grads, [*inputs, *weights], grads, allow_unused=True
+                )
+
+        cases = [
+            (wanted, given, used)
+            for wanted, given, used in itertools.product(*map(subsets, (3, 2, 3)))
+            if all(want or not use for want, use in zip(wanted, used))
+            if given[0] and any(used) or given[1] and any(used[:2])
+        ]
+        with torch.autograd.profiler.profile(record_shapes=True) as profile:
+            for function, case in itertools.product((torch.attn, composition), cases):
+                run(function, *case)
+        widths = Counter()
+        for event in profile.function_events:
+            if event.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
+                *_, first, second = filter(len, event.input_shapes)
+                while event.cpu_parent:
+                    event = event.cpu_parent
+                widths[event.name] += math.prod(first) * second[-1] // n**2
+
+        def products(name, case):
+            width = widths[f"{name} {case}"]
+            return width % e // d, width // e
+
+        everything = (True,) * 3, (True,) * 2, (True,) * 3
+        self.assertEqual(products("composition", everything), (6, 4))
+        self.assertEqual(products("attn", everything), (6, 5))
+        for case in cases:
+            wanted, given, used = case
+            more = given[0] and any(used[:2])  # G
+            # Autograd does not know that attn does not depend on v: it asks for W.
+            more += given[0] and used[2] and not any(wanted[:2])
+            of_d, of_e = products("composition", case)
+            self.assertEqual(products("attn", case), (of_d, of_e + more), f"{case}")
+
+
 class TestContexts(TestCase):
     """On every device. Below the Python key nobody resolves lazy conjugates, and autocast casts any product."""
 
@@ -899,6 +1021,7 @@ class TestTools(AttnTestCase):
 
 instantiate_parametrized_tests(TestGradients)
 instantiate_parametrized_tests(TestErrors)
+instantiate_parametrized_tests(TestSecondOrder)
 instantiate_device_type_tests(TestContexts, globals(), only_for=("cpu", "cuda"))
 instantiate_parametrized_tests(TestTransforms)
 instantiate_parametrized_tests(TestAutocast)

@@ -46,22 +46,25 @@ Tensor maybe_addmm(const Tensor& sum, const Tensor& a, const Tensor& b) {
   if (is_missing(a) || is_missing(b)) {
     return is_missing(sum) ? Tensor() : sum;
   }
-  return is_missing(sum) ? at::mm(a, b) : at::addmm(sum, a, b);
+  if (is_missing(sum)) {
+    return at::matmul(a, b);
+  }
+  return a.dim() == 2 ? at::addmm(sum, a, b) : sum + at::matmul(a, b);
 }
 
 Tensor maybe_mm(const Tensor& a, const Tensor& b) {
   return maybe_addmm(Tensor(), a, b);
 }
 
-// The tangent of q @ k.T: q_t @ k.T + q @ k_t.T. Two terms are one product of
-// concatenated matrices, which saves an N x N sum.
+// The tangent of q @ k.mT: q_t @ k.mT + q @ k_t.mT. Two terms are one product
+// of concatenated matrices, which saves an M x N sum.
 Tensor attn_scores_jvp(
     const Tensor& q,
     const Tensor& q_t,
     const Tensor& k,
     const Tensor& k_t) {
   if (!is_missing(q_t) && !is_missing(k_t)) {
-    return at::mm(at::cat({q_t, q}, 1), at::cat({k, k_t}, 1).t());
+    return at::matmul(at::cat({q_t, q}, -1), at::cat({k, k_t}, -1).mT());
   }
   return maybe_add(maybe_mm(q_t, maybe_mT(k)), maybe_mm(q, maybe_mT(k_t)));
 }
@@ -70,6 +73,18 @@ Tensor attn_scores_jvp(
 // saturation are no larger than composition's.
 Tensor attn_tanh_backward(const Tensor& grad, const Tensor& attn) {
   return is_missing(grad) ? Tensor() : at::tanh_backward(grad, attn);
+}
+
+// The derivative of conj(1 - attn^2) along attn's tangent, times grad. The
+// bounded attn comes first: a large grad times 2 would overflow in float16.
+Tensor attn_slope_jvp(
+    const Tensor& grad,
+    const Tensor& attn,
+    const Tensor& attn_t) {
+  if (is_missing(grad) || is_missing(attn_t)) {
+    return Tensor();
+  }
+  return (grad * (attn * attn_t).conj_physical()).mul_(-2);
 }
 
 } // namespace
@@ -110,34 +125,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
     const Tensor& attn,
     std::array<bool, 6> output_mask) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  Tensor gg_output, grad_q, grad_k, grad_v, grad_through_attn;
+  Tensor gg_output, gg_attn, grad_q, grad_k, grad_v, grad_through_attn;
   const Tensor scores_t = attn_scores_jvp(q, gg_q, k, gg_k);
+
+  // grad_q = X @ conj(gg_k) and grad_k = X^T @ conj(gg_q): the backward, with
+  // gg_k and gg_q in the places of k and q. W has a term of G too, so G is made
+  // once. Composition makes one product less: it has saved G.
+  const std::array<bool, 3> mask = {
+      output_mask[2] && !is_missing(gg_k),
+      output_mask[3] && !is_missing(gg_q),
+      false};
+  const bool through_slope = output_mask[5] && scores_t.defined();
+  if (mask[0] || mask[1] || through_slope) {
+    const Tensor grad = maybe_addmm(grad_attn, grad_output, maybe_mH(v));
+    if (grad.defined() && (mask[0] || mask[1])) {
+      std::tie(grad_q, grad_k, std::ignore) =
+          at::_attn_backward({}, grad, gg_q, gg_k, {}, attn, mask);
+    }
+    if (through_slope) {
+      grad_through_attn = attn_slope_jvp(grad, attn, scores_t);
+    }
+  }
 
   // W = grad_output @ gg_v^H - 2 G * conj(attn * scores_t)
   if (output_mask[5]) {
-    const Tensor grad = scores_t.defined()
-        ? maybe_addmm(grad_attn, grad_output, maybe_mH(v))
-        : Tensor();
-    if (grad.defined()) {
-      grad_through_attn = -2 * grad * (scores_t * attn).conj_physical();
-    }
     grad_through_attn =
         maybe_addmm(grad_through_attn, grad_output, maybe_mH(gg_v));
   }
 
-  // grad_q = X @ conj(gg_k) and grad_k = X^T @ conj(gg_q): the backward, with
-  // gg_k and gg_q in the places of k and q.
-  const bool any = grad_output.defined() || grad_attn.defined();
-  const std::array<bool, 3> mask = {
-      any && output_mask[2] && !is_missing(gg_k),
-      any && output_mask[3] && !is_missing(gg_q),
-      false};
-  if (mask[0] || mask[1]) {
-    std::tie(grad_q, grad_k, std::ignore) =
-        at::_attn_backward(grad_output, grad_attn, gg_q, gg_k, v, attn, mask);
-  }
-
-  Tensor gg_attn;
   if (output_mask[0] || output_mask[1] || output_mask[4]) {
     gg_attn = attn_tanh_backward(scores_t, attn.conj_physical());
   }
@@ -196,11 +211,9 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_jvp(
         grad_output_p,
         maybe_mH(v_t));
     const Tensor grad_scores = attn_tanh_backward(grad, attn_p);
-    Tensor grad_scores_t = attn_tanh_backward(grad_t, attn_p);
-    if (!is_missing(grad) && !is_missing(attn_t)) {
-      grad_scores_t = maybe_add(
-          grad_scores_t, -2 * grad * (attn_p * attn_t).conj_physical());
-    }
+    const Tensor grad_scores_t = maybe_add(
+        attn_tanh_backward(grad_t, attn_p),
+        attn_slope_jvp(grad, attn_p, attn_t));
     if (output_mask[0]) {
       grad_q_t = maybe_addmm(
           maybe_mm(grad_scores_t, maybe_conj(k_p)),
