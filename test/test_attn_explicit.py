@@ -92,18 +92,19 @@ def make(*shapes, dtype=torch.float64):
     ]
 
 
-def make_inputs(n=4, d=2, e=3, dtype=torch.float64):
-    return make((n, d), (n, d), (n, e), dtype=dtype)
+def make_inputs(n=4, d=2, e=3, dtype=torch.float64, m=None, leading=()):
+    return make_all(n, d, e, dtype, m, leading)[2:5]
 
 
 def make_outputs(n=4, e=3, dtype=torch.float64):
-    return make((n, e), (n, n), dtype=dtype)
+    return make_all(n, 0, e, dtype)[:2]
 
 
-def make_all(n=4, d=2, e=3, dtype=torch.float64):
+def make_all(n=4, d=2, e=3, dtype=torch.float64, m=None, leading=()):
     """What the backward operator takes: grad_output, grad_attn, q, k, v and attn."""
-    shapes = (n, e), (n, n), (n, d), (n, d), (n, e), (n, n)
-    return make(*shapes, dtype=dtype)
+    m = n if m is None else m
+    shapes = (m, e), (m, n), (m, d), (n, d), (n, e), (m, n)
+    return make(*[(*leading, *x) for x in shapes], dtype=dtype)
 
 
 def leaves(tensors, wanted=(True,) * 6):
@@ -331,20 +332,26 @@ class TestGradients(AttnTestCase):
                 self.assertEqual(saved, needed)
 
 
-NAMES = "grad_output", "grad_attn", "q", "k", "v", "attn"
+SIZES_OF = dict(grad_output="ME", grad_attn="MN", q="MD", k="ND", v="NE", attn="MN")
+NAMES = tuple(SIZES_OF)
 
 
 def bad_calls():
     """Tensors of attn and of its backward that break one rule for one tensor each."""
     for names in NAMES[2:5], NAMES:
-        right = zip(NAMES, make_all(5, 3, 4, dtype=torch.float32))
+        right = zip(NAMES, make_all(5, 3, 4, torch.float32, m=6, leading=(2,)))
         good = {name: x for name, x in right if name in names}
         for name in names:
-            n, columns = good[name].shape
-            shapes = [(), (n,), (n, columns, 1)]
-            shapes += [(rows, columns) for rows in (0, 1, n - 1)]
-            if len(names) > 3 or name != "v":  # nothing else has v's number of columns
-                shapes.append((n, columns + 1))
+            leading, rows, columns = good[name].shape
+            shapes = [(), (rows,), (rows, columns), (1, *good[name].shape)]
+            shapes += [(size, rows, columns) for size in (0, 1, leading + 1)]
+            for i, letter in enumerate(SIZES_OF[name], start=1):
+                # What no other tensor has may be of any size.
+                if sum(letter in SIZES_OF[other] for other in names) > 1:
+                    for size in 0, 1, good[name].shape[i] + 1:
+                        shapes.append(
+                            (*good[name].shape[:i], size, *good[name].shape[i + 1 :])
+                        )
             yield from (good | {name: torch.randn(shape)} for shape in shapes)
             yield good | {name: good[name].double()}
         for dtype in torch.int64, torch.bool, torch.complex32, torch.float8_e4m3fn:
@@ -401,7 +408,7 @@ class TestErrors(TestCase):
         for i in range(6):
             tensors = make_all()
             tensors[i] = tensors[i].to("meta")
-            message = "expected .* to be on the same device, but got"
+            message = "expected .* to have the same device, but got"
             with self.assertRaisesRegex(RuntimeError, f"_attn_backward: {message}"):
                 aten._attn_backward(*tensors, [True] * 3)
 
@@ -857,14 +864,16 @@ class TestTracing(DynamoTestCase):
     def test_unbacked_sizes(self):
         """Sizes that may differ are compared when the program runs."""
         shapes = ShapeEnv()
-        n, m, d, e = (shapes.create_unbacked_symint() for _ in range(4))
+        b, c, m, n, o, d, e = (shapes.create_unbacked_symint() for _ in range(7))
         with FakeTensorMode(shape_env=shapes):
-            q, k, v = torch.empty(n, d), torch.empty(m, d), torch.empty(n, e)
+            q, k, v = torch.empty(b, m, d), torch.empty(c, n, d), torch.empty(b, o, e)
             output, attn = torch.attn(q, k, v)
             if EXPLICIT:
                 aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
         checks = itertools.chain(*shapes.deferred_runtime_asserts.values())
-        self.assertIn(f"Eq({n}, {m})", [str(check.expr) for check in checks])
+        compared = [{*map(str, check.expr.args)} for check in checks]
+        for pair in (b, c), (n, o):
+            self.assertIn({*map(str, pair)}, compared)
 
     @in_all_dtypes
     def test_compiled_gradients_are_the_eager_ones(self, dtype):

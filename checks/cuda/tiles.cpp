@@ -74,7 +74,7 @@ std::tuple<Tensor, Tensor, Tensor, int64_t> backward_of(
     int64_t seed,
     bool early) {
   const Session session(multiprocessors, seed, early);
-  const native::AttnBackward args{
+  const native::AttnBackwardArgs args{
       guarded(grad_output),
       Tensor(),
       guarded(q),

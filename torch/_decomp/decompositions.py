@@ -17,6 +17,17 @@ _ATTN_DTYPES = (
 )
 
 
+# The last two sizes of each operand.
+_ATTN_SIZES = {
+    "grad_output": "ME",
+    "grad_attn": "MN",
+    "q": "MD",
+    "k": "ND",
+    "v": "NE",
+    "attn": "MN",
+}
+
+
 def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
     """Refuses what the kernels refuse; in their words what no kernel sees, a meta tensor beside others."""
     tensors = {name: t for name, t in operands.items() if t is not None}
@@ -25,7 +36,7 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
     torch._check(
         all(t.device == first.device for t in tensors.values()),
         lambda: (
-            f"{op}: expected {', '.join(names)} and {last} to be on the same device, but got "
+            f"{op}: expected {', '.join(names)} and {last} to have the same device, but got "
             + ", ".join(f"{name} {t.device}" for name, t in tensors.items())
         ),
     )
@@ -34,7 +45,7 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
         torch._check(
             condition,
             lambda: (
-                f"{op}: expected matrices of one supported dtype and sizes that fit, but got "
+                f"{op}: expected one supported dtype and sizes that fit, but got "
                 + ", ".join(
                     f"{name} {t.dtype} {list(t.shape)}" for name, t in tensors.items()
                 )
@@ -42,21 +53,19 @@ def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
         )
 
     check(first.dtype in _ATTN_DTYPES)
+    sizes = {}
     for name, t in tensors.items():
-        check(t.dim() == 2 and t.dtype == first.dtype)
-        check(first.shape[0] == t.shape[0])
-        if name in ("grad_attn", "attn"):
-            check(t.shape[0] == t.shape[1])
-    for a, b in ("q", "k"), ("grad_output", "v"):
-        if a in tensors and b in tensors:
-            check(tensors[a].shape[1] == tensors[b].shape[1])
+        check(t.dtype == first.dtype and 2 <= t.dim() == first.dim())
+        letters = *range(t.dim() - 2), *_ATTN_SIZES[name]
+        for letter, size in zip(letters, t.shape):
+            check(sizes.setdefault(letter, size) == size)
 
 
 @register_decomposition(aten.attn)
 def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     _check_attn_operands("attn", q=q, k=k, v=v)
-    attn = torch.tanh(torch.mm(q, k.t()))
-    return torch.mm(attn, v), attn
+    attn = torch.tanh(torch.matmul(q, k.mT))
+    return torch.matmul(attn, v), attn
 
 
 @register_decomposition(aten._attn_backward)
@@ -94,14 +103,14 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     if scores and grads:
         grad = grad_attn
         if grad_output is not None:
-            grad = torch.mm(grad_output, conj(v).t())
+            grad = torch.matmul(grad_output, conj(v).mT)
             if grad_attn is not None:
                 grad = grad_attn + grad
         grad_scores = aten.tanh_backward(grad, attn)
         if output_mask[0]:
-            grad_q = torch.mm(grad_scores, conj(k))
+            grad_q = torch.matmul(grad_scores, conj(k))
         if output_mask[1]:
-            grad_k = torch.mm(grad_scores.t(), conj(q))
+            grad_k = torch.matmul(grad_scores.mT, conj(q))
     if output_mask[2] and grad_output is not None:
-        grad_v = torch.mm(conj(attn).t(), grad_output)
+        grad_v = torch.matmul(conj(attn).mT, grad_output)
     return grad_q, grad_k, grad_v

@@ -1,4 +1,6 @@
-"""The FLOP formulas of attn, 2 N^2 (D + E), and of its backward, 4 N^2 (D + E) with everything wanted."""
+"""The FLOP formulas of attn, 2 M N (D + E) for each matrix, and of its backward, twice as many with all wanted."""
+
+from math import prod  # fragment only
 
 import torch
 from torch.utils.flop_counter import register_flop_formula
@@ -9,9 +11,9 @@ aten = torch.ops.aten
 @register_flop_formula(aten.attn)
 def _attn_flop(q_shape, k_shape, v_shape, *args, out_shape=None, **kwargs) -> int:
     """Count flops for attn: q @ k.T and attn @ v."""
-    n, d = q_shape
-    _, e = v_shape
-    return 2 * n * n * (d + e)
+    *rows, d = q_shape
+    *_, n, e = v_shape
+    return 2 * prod(rows) * n * (d + e)
 
 
 @register_flop_formula(aten._attn_backward)
@@ -27,18 +29,17 @@ def _attn_backward_flop(
     **kwargs,
 ) -> int:
     """Count flops for the products that the incoming gradients and output_mask need."""
-    n, _ = attn_shape
     scores = grad_output_shape is not None or grad_attn_shape is not None
     width = 0
     if (output_mask[0] or output_mask[1]) and grad_output_shape is not None:
-        width += grad_output_shape[1]  # grad_output @ v^H
+        width += grad_output_shape[-1]  # grad_output @ v^H
     if output_mask[0] and scores:
-        width += k_shape[1]  # grad_scores @ conj(k)
+        width += k_shape[-1]  # grad_scores @ conj(k)
     if output_mask[1] and scores:
-        width += q_shape[1]  # grad_scores^T @ conj(q)
+        width += q_shape[-1]  # grad_scores^T @ conj(q)
     if output_mask[2] and grad_output_shape is not None:
-        width += grad_output_shape[1]  # attn^H @ grad_output
-    return 2 * n * n * width
+        width += grad_output_shape[-1]  # attn^H @ grad_output
+    return 2 * prod(attn_shape) * width
 
 
 flop_registry = {

@@ -74,42 +74,46 @@ def error_inputs_attn(op_info, device, **kwargs):
         return ErrorInput(SampleInput(q, args=(k, v)), error_regex=re.escape(f"attn: expected {message}"))
 
     names = ("q", "k", "v")
-    shapes = ((2, 3), (2, 3), (2, 4))
+    letters = ("M, D", "N, D", "N, E")
+    matrices = ((2, 3), (4, 3), (4, 5))
 
-    def replaced(i, other):
-        return (*shapes[:i], other, *shapes[i + 1:])
+    def sizes(i, shape):
+        return f"{names[i]} (*, {letters[i]}) = {list(shape)}"
 
     for i, name in enumerate(names):
-        for shape in ((), (2,), (2, 3, 4)):
-            yield error(*map(make_arg, replaced(i, shape)),
-                        f"{name} to be 2-D, but got a {len(shape)}-D tensor of size {list(shape)}")
+        for shape in ((), (2,)):
+            args = (make_arg(shape if i == j else matrix) for j, matrix in enumerate(matrices))
+            yield error(*args, f"{name} to have at least two dimensions, but got {sizes(i, shape)}")
 
-    for i in range(3):
-        q, k, v = replaced(i, (5, shapes[i][1]))
-        yield error(make_arg(q), make_arg(k), make_arg(v),
-                    f"q, k and v to have the same number of rows, but got q {list(q)}, k {list(k)}, v {list(v)}")
+    def differ(who, what, leading, i, shape):
+        shapes = [shape if i == j else (*leading, *matrix) for j, matrix in enumerate(matrices)]
+        found = ", ".join(sizes(j, shapes[j]) for j, name in enumerate(names) if name in who)
+        return error(*map(make_arg, shapes), f"{who} to have the same {what}, but got {found}")
 
-    for i in range(2):
-        q, k, v = replaced(i, (2, 5))
-        yield error(make_arg(q), make_arg(k), make_arg(v),
-                    f"q and k to have the same number of columns, but got q {list(q)}, k {list(k)}")
+    for leading in ((), (7,), (1, 1)):
+        for i, matrix in enumerate(matrices):
+            yield differ("q, k and v", "leading dimensions", leading, i, (1, *matrix))
+        for i in (0, 1):
+            yield differ("q and k", "D", leading, i, (*leading, matrices[i][0], 6))
+        for i in (1, 2):
+            yield differ("k and v", "N", leading, i, (*leading, 6, matrices[i][1]))
 
     for i in range(3):
         dtypes = ["Half" if i == j else "Float" for j in range(3)]
         q, k, v = (make_arg(shape, dtype=torch.float16) if i == j else make_arg(shape)
-                   for j, shape in enumerate(shapes))
+                   for j, shape in enumerate(matrices))
         yield error(q, k, v, "q, k and v to have the same dtype, but got "
                     f"q {dtypes[0]}, k {dtypes[1]}, v {dtypes[2]}")
 
     for dtype, name in ((torch.int64, "Long"), (torch.bool, "Bool"), (torch.complex32, "ComplexHalf"),
                         (torch.float8_e4m3fn, "Float8_e4m3fn")):
-        yield error(*(make_arg(shape, dtype=dtype) for shape in shapes),
+        yield error(*(make_arg(shape, dtype=dtype) for shape in matrices),
                     f"inputs of float16, bfloat16, float32, float64, complex64 or complex128, but got {name}")
 
     for i in range(3):
         q, k, v = (make_arg(shape, device="meta") if i == j else make_arg(shape)
-                   for j, shape in enumerate(shapes))
-        yield error(q, k, v, "q, k and v to be on the same device, but got "
+                   for j, shape in enumerate(matrices))
+        yield error(q, k, v, "q, k and v to have the same device, but got "
                     f"q {q.device}, k {k.device}, v {v.device}")
 
 

@@ -76,7 +76,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
     const Tensor& attn,
     Bdim attn_bdim,
     std::array<bool, 3> output_mask) {
-  const native::AttnBackward inside{
+  const native::AttnBackwardArgs inside{
       batched(grad_output, grad_output_bdim),
       batched(grad_attn, grad_attn_bdim),
       batched(q, q_bdim),
@@ -85,7 +85,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
       batched(attn, attn_bdim),
       output_mask};
   inside.check();
-  const native::AttnBackward args{
+  const native::AttnBackwardArgs args{
       front(grad_output, grad_output_bdim),
       front(grad_attn, grad_attn_bdim),
       front(q, q_bdim),

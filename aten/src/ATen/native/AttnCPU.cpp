@@ -73,7 +73,8 @@ std::tuple<Tensor, Tensor> attn_cpu(
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
   const int64_t n = q.size(0);
-  if (!is_fused(q.scalar_type(), n, q.size(1), v.size(1), false)) {
+  if (q.dim() != 2 || k.size(0) != n ||
+      !is_fused(q.scalar_type(), n, q.size(1), v.size(1), false)) {
     return attn_composed(q, k, v);
   }
   Tensor attn = at::detail::empty_cpu({n, n}, q.options());
@@ -90,8 +91,11 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
-  AttnBackward args = attn_backward_operands(
+  AttnBackwardArgs args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
+  if (attn.dim() != 2 || attn.size(0) != attn.size(1)) {
+    return attn_backward_composed(args);
+  }
   const bool scores = args.wants_scores_gradient();
   const bool output = args.grad_output.defined();
   const bool wanted[] = {

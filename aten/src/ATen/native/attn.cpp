@@ -1,4 +1,4 @@
-// attn(q, k, v): attn = tanh(q @ k.T) and output = attn @ v, and its backward:
+// attn(q, k, v): attn = tanh(q @ k.mT) and output = attn @ v, and its backward:
 // the checks, and both composed of ATen's operators.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
@@ -21,6 +21,8 @@
 #include <ATen/ops/tanh_backward.h>
 #endif
 
+#include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <tuple>
 
@@ -28,12 +30,21 @@ namespace at::native {
 
 namespace {
 
+// shape has the letters of the last two sizes: q is {"q", "MD", q}.
 struct Operand {
   const char* name;
-  Tensor tensor;
+  const char* shape;
+  const Tensor& tensor;
+
+  bool has(char size) const {
+    return shape[0] == size || shape[1] == size;
+  }
+  c10::SymInt size(char size) const {
+    return tensor.sym_size(shape[0] == size ? -2 : -1);
+  }
 };
 
-using Operands = SmallVector<Operand, 6>;
+using Operands = SmallVector<const Operand*, 6>;
 
 // "q, k and v"
 std::string names(const Operands& operands) {
@@ -41,7 +52,7 @@ std::string names(const Operands& operands) {
   for (const auto i : c10::irange(operands.size())) {
     const bool last = i + 1 == operands.size();
     text += i == 0 ? "" : last ? " and " : ", ";
-    text += operands[i].name;
+    text += operands[i]->name;
   }
   return text;
 }
@@ -50,51 +61,36 @@ std::string names(const Operands& operands) {
 template <typename Show>
 std::string values(const Operands& operands, const Show& show) {
   std::ostringstream text;
-  for (const auto& [name, tensor] : operands) {
-    text << (name == operands[0].name ? "" : ", ") << name << ' '
-         << show(tensor);
+  for (const Operand* x : operands) {
+    text << (x == operands[0] ? "" : ", ") << x->name << ' ' << show(*x);
   }
   return text.str();
 }
 
-SymIntArrayRef sizes(const Tensor& t) {
-  return t.sym_sizes();
+// "(*, M, D) = [2, 3]"
+std::string sizes(const Operand& x) {
+  return c10::str(
+      "(*, ", x.shape[0], ", ", x.shape[1], ") = ", x.tensor.sym_sizes());
 }
 
 // Compares pair by pair, so that symbolic sizes learn plain equalities.
-template <typename Same, typename Show>
+template <typename What, typename Same, typename Show>
 void check_same(
     const char* op,
-    const char* what,
+    const What& what,
     const Operands& operands,
     const Same& same,
     const Show& show) {
-  for (const auto& [_, tensor] : operands) {
+  for (const Operand* x : operands) {
     TORCH_SYM_CHECK(
-        same(operands[0].tensor, tensor),
+        same(*operands[0], *x),
         op,
         ": expected ",
         names(operands),
-        " to ",
+        " to have the same ",
         what,
         ", but got ",
         values(operands, show));
-  }
-}
-
-void check_same_columns(
-    const char* op,
-    const Operand& first,
-    const Operand& second) {
-  if (first.tensor.defined() && second.tensor.defined()) {
-    check_same(
-        op,
-        "have the same number of columns",
-        {first, second},
-        [](const Tensor& a, const Tensor& b) {
-          return a.sym_size(1).sym_eq(b.sym_size(1));
-        },
-        sizes);
   }
 }
 
@@ -109,64 +105,86 @@ void check_operands(
     const char* op,
     std::initializer_list<Operand> all_operands) {
   Operands operands;
-  for (const auto& operand : all_operands) {
-    if (operand.tensor.defined()) {
-      operands.push_back(operand);
+  for (const Operand& x : all_operands) {
+    if (x.tensor.defined()) {
+      operands.push_back(&x);
+      TORCH_CHECK(
+          x.tensor.dim() >= 2,
+          op,
+          ": expected ",
+          x.name,
+          " to have at least two dimensions, but got ",
+          x.name,
+          ' ',
+          sizes(x));
     }
   }
-  for (const auto& [name, tensor] : operands) {
-    TORCH_CHECK(
-        tensor.dim() == 2,
-        op,
-        ": expected ",
-        name,
-        " to be 2-D, but got a ",
-        tensor.dim(),
-        "-D tensor of size ",
-        sizes(tensor));
-  }
   check_same(
       op,
-      "be on the same device",
+      "device",
       operands,
-      [](const Tensor& a, const Tensor& b) {
-        return SymBool(a.device() == b.device());
+      [](const Operand& a, const Operand& b) {
+        return SymBool(a.tensor.device() == b.tensor.device());
       },
-      [](const Tensor& t) { return t.device(); });
+      [](const Operand& x) { return x.tensor.device(); });
   check_same(
       op,
-      "have the same dtype",
+      "dtype",
       operands,
-      [](const Tensor& a, const Tensor& b) {
-        return SymBool(a.scalar_type() == b.scalar_type());
+      [](const Operand& a, const Operand& b) {
+        return SymBool(a.tensor.scalar_type() == b.tensor.scalar_type());
       },
-      [](const Tensor& t) { return t.scalar_type(); });
-  const auto dtype = operands[0].tensor.scalar_type();
+      [](const Operand& x) { return x.tensor.scalar_type(); });
+  const Tensor& first = operands[0]->tensor;
   TORCH_CHECK(
-      is_supported(dtype),
+      is_supported(first.scalar_type()),
       op,
       ": expected inputs of float16, bfloat16, float32, float64, complex64 or "
       "complex128, but got ",
-      dtype);
-  check_same(
-      op,
-      "have the same number of rows",
-      operands,
-      [](const Tensor& a, const Tensor& b) {
-        return a.sym_size(0).sym_eq(b.sym_size(0));
-      },
-      sizes);
+      first.scalar_type());
+  const auto check_leading = [&](const auto& same) {
+    check_same(op, "leading dimensions", operands, same, sizes);
+  };
+  check_leading([](const Operand& a, const Operand& b) {
+    return SymBool(a.tensor.dim() == b.tensor.dim());
+  });
+  for (const auto i : c10::irange(first.dim() - 2)) {
+    check_leading([&](const Operand& a, const Operand& b) {
+      return a.tensor.sym_size(i).sym_eq(b.tensor.sym_size(i));
+    });
+  }
+  for (const char size : {'M', 'N', 'D', 'E'}) {
+    Operands with;
+    std::copy_if(
+        operands.begin(),
+        operands.end(),
+        std::back_inserter(with),
+        [&](const Operand* x) { return x->has(size); });
+    check_same(
+        op,
+        size,
+        with,
+        [&](const Operand& a, const Operand& b) {
+          return a.size(size).sym_eq(b.size(size));
+        },
+        sizes);
+  }
 }
 
-// The gradient of q @ k.T. tanh_backward conjugates the derivative itself; a
+// at::matmul without the operator that it adds to a single matrix product.
+Tensor product(const Tensor& a, const Tensor& b) {
+  return a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b);
+}
+
+// The gradient of q @ k.mT. tanh_backward conjugates the derivative itself; a
 // lazy conjugate might reach `*` unresolved. grad_attn comes first, because
 // `add` multiplies its second argument by 1, which makes a complex infinity
 // NaN.
-Tensor scores_gradient(const AttnBackward& args, bool in_place) {
+Tensor scores_gradient(const AttnBackwardArgs& args, bool in_place) {
   if (!args.grad_output.defined()) {
     return at::tanh_backward(args.grad_attn, args.attn);
   }
-  Tensor grad = at::matmul(args.grad_output, args.v.mH());
+  Tensor grad = product(args.grad_output, args.v.mH());
   if (!in_place) {
     grad = args.grad_attn.defined() ? args.grad_attn + grad : grad;
     return at::tanh_backward(grad, args.attn);
@@ -187,16 +205,15 @@ Tensor attn_resolved(const std::optional<Tensor>& t) {
 }
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
-  check_operands("attn", {{"q", q}, {"k", k}, {"v", v}});
-  check_same_columns("attn", {"q", q}, {"k", k});
+  check_operands("attn", {{"q", "MD", q}, {"k", "ND", k}, {"v", "NE", v}});
 }
 
-bool AttnBackward::wants_scores_gradient() const {
+bool AttnBackwardArgs::wants_scores_gradient() const {
   return (output_mask[0] || output_mask[1]) &&
       (grad_output.defined() || grad_attn.defined());
 }
 
-void AttnBackward::check() const {
+void AttnBackwardArgs::check() const {
   constexpr const char* op = "_attn_backward";
   const auto check_needed = [&](const char* name,
                                 const Tensor& t,
@@ -219,29 +236,15 @@ void AttnBackward::check() const {
   check_needed("v", v, "grad_k", output_mask[1] && output);
   check_operands(
       op,
-      {{"grad_output", grad_output},
-       {"grad_attn", grad_attn},
-       {"q", q},
-       {"k", k},
-       {"v", v},
-       {"attn", attn}});
-  check_same_columns(op, {"q", q}, {"k", k});
-  check_same_columns(op, {"grad_output", grad_output}, {"v", v});
-  for (const auto& [name, tensor] :
-       {Operand{"grad_attn", grad_attn}, Operand{"attn", attn}}) {
-    if (tensor.defined()) {
-      TORCH_SYM_CHECK(
-          tensor.sym_size(0).sym_eq(tensor.sym_size(1)),
-          op,
-          ": expected ",
-          name,
-          " to be square, but got size ",
-          sizes(tensor));
-    }
-  }
+      {{"grad_output", "ME", grad_output},
+       {"grad_attn", "MN", grad_attn},
+       {"q", "MD", q},
+       {"k", "ND", k},
+       {"v", "NE", v},
+       {"attn", "MN", attn}});
 }
 
-AttnBackward attn_backward_operands(
+AttnBackwardArgs attn_backward_operands(
     const std::optional<Tensor>& grad_output,
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
@@ -249,7 +252,7 @@ AttnBackward attn_backward_operands(
     const std::optional<Tensor>& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask) {
-  AttnBackward args{
+  AttnBackwardArgs args{
       attn_resolved(grad_output),
       attn_resolved(grad_attn),
       attn_resolved(q),
@@ -266,27 +269,27 @@ std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& k,
     const Tensor& v) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  Tensor attn = at::mm(q, k.t()).tanh_();
-  Tensor output = at::mm(attn, v);
+  Tensor attn = product(q, k.mT()).tanh_();
+  Tensor output = product(attn, v);
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
 std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackward& args,
+    const AttnBackwardArgs& args,
     bool in_place) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor grad_q, grad_k, grad_v;
   if (args.wants_scores_gradient()) {
     const Tensor grad = scores_gradient(args, in_place);
     if (args.output_mask[0]) {
-      grad_q = at::matmul(grad, args.k.conj());
+      grad_q = product(grad, args.k.conj());
     }
     if (args.output_mask[1]) {
-      grad_k = at::matmul(grad.mT(), args.q.conj());
+      grad_k = product(grad.mT(), args.q.conj());
     }
   }
   if (args.output_mask[2] && args.grad_output.defined()) {
-    grad_v = at::matmul(args.attn.mH(), args.grad_output);
+    grad_v = product(args.attn.mH(), args.grad_output);
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

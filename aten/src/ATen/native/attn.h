@@ -14,25 +14,25 @@ namespace at::native {
 // dispatch modes and tensor subclasses nobody else resolves them.
 TORCH_API Tensor attn_resolved(const std::optional<Tensor>& t);
 
-// Raises an error unless q is (N, D), k (N, D), v (N, E), all on one
-// device and of one dtype: float16, bfloat16, float32, float64, complex64 or
-// complex128.
+// Raises an error unless q is (*, M, D), k (*, N, D), v (*, N, E), where * is
+// any number of leading dimensions, all on one device and of one dtype:
+// float16, bfloat16, float32, float64, complex64 or complex128.
 TORCH_API void check_attn_inputs(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v);
 
-// Returns output = attn @ v and attn = tanh(q @ k.T), without checks.
+// Returns output = attn @ v and attn = tanh(q @ k.mT), without checks.
 TORCH_API std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v);
 
-// The operands of _attn_backward. grad_output is (N, E), grad_attn (N, N); the
-// term of an undefined one is left out. Operands that no requested gradient
-// needs may be undefined: grad_k needs q; grad_q needs k; both need v where
-// grad_output is defined.
-struct TORCH_API AttnBackward {
+// The operands of _attn_backward. grad_output is (*, M, E), grad_attn
+// (*, M, N); the term of an undefined one is left out. Operands that no
+// requested gradient needs may be undefined: grad_k needs q; grad_q needs k;
+// both need v where grad_output is defined.
+struct TORCH_API AttnBackwardArgs {
   Tensor grad_output, grad_attn, q, k, v, attn;
   std::array<bool, 3> output_mask;
 
@@ -45,7 +45,7 @@ struct TORCH_API AttnBackward {
 };
 
 // The operands, resolved and checked.
-TORCH_API AttnBackward attn_backward_operands(
+TORCH_API AttnBackwardArgs attn_backward_operands(
     const std::optional<Tensor>& grad_output,
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
@@ -61,7 +61,7 @@ TORCH_API AttnBackward attn_backward_operands(
 // undefined. If `in_place`, X overwrites grad_output @ v^H; if not, tensors may
 // have a batch dimension in front.
 TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackward& args,
+    const AttnBackwardArgs& args,
     bool in_place = true);
 
 } // namespace at::native

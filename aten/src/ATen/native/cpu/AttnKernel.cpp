@@ -254,7 +254,7 @@ struct Backward {
   static constexpr int64_t vnni = kVnni<operand_t>;
   static constexpr auto pad = scratch_size<scalar_t>;
 
-  Backward(const AttnGradients& grads, const AttnBackward& args)
+  Backward(const AttnGradients& grads, const AttnBackwardArgs& args)
       : grads_(grads), args_(args) {}
 
   void run() {
@@ -454,7 +454,7 @@ struct Backward {
   }
 
   const AttnGradients& grads_;
-  const AttnBackward& args_;
+  const AttnBackwardArgs& args_;
   using Input = Matrix<const scalar_t>;
   const Input q_ = matrix<scalar_t>(args_.q), k_ = matrix<scalar_t>(args_.k);
   const Input v_ = matrix<scalar_t>(args_.v);
@@ -509,7 +509,7 @@ void attn_kernel(
 
 void attn_backward_kernel(
     const AttnGradients& grads,
-    const AttnBackward& args) {
+    const AttnBackwardArgs& args) {
   dispatch(args.attn, [&](auto number, auto operand) {
     Backward<decltype(number), decltype(operand)>(grads, args).run();
   });

@@ -154,7 +154,7 @@ struct AttnGradients {
 // Fills the gradients that are defined. All operands but grad_attn are
 // contiguous.
 using attn_backward_fn =
-    void (*)(const AttnGradients& grads, const AttnBackward& args);
+    void (*)(const AttnGradients& grads, const AttnBackwardArgs& args);
 
 DECLARE_DISPATCH(attn_fn, attn_stub)
 DECLARE_DISPATCH(attn_backward_fn, attn_backward_stub)

@@ -170,7 +170,8 @@ std::tuple<Tensor, Tensor> run_forward(
 
 // All three gradients, from grad_output alone.
 template <typename T>
-std::tuple<Tensor, Tensor, Tensor> run_backward(const AttnBackward& inputs) {
+std::tuple<Tensor, Tensor, Tensor> run_backward(
+    const AttnBackwardArgs& inputs) {
   const Tensor grad_output = operand(inputs.grad_output), q = operand(inputs.q),
                k = operand(inputs.k), v = operand(inputs.v),
                attn = operand(inputs.attn);

@@ -25,14 +25,15 @@ namespace at::native {
 namespace {
 
 bool is_fused(
-    ScalarType dtype,
-    int64_t n,
-    int64_t d,
-    int64_t e,
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
     bool backward) {
+  const int64_t n = k.size(-2), d = k.size(-1), e = v.size(-1);
   // The figures behind the rule are an H100's.
   const bool measured = at::cuda::getCurrentDeviceProperties()->major == 9;
-  return attn_fused::serves(dtype, n, d, e) &&
+  return q.dim() == 2 && q.size(0) == n &&
+      attn_fused::serves(q.scalar_type(), n, d, e) &&
       attn_runs_fused(measured && attn_fused::pays(n, d, backward)) &&
       attn_fused::run_here();
 }
@@ -48,7 +49,7 @@ std::tuple<Tensor, Tensor> attn_cuda(
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
 #if !defined(USE_ROCM)
-  if (is_fused(q.scalar_type(), q.size(0), q.size(1), v.size(1), false)) {
+  if (is_fused(q, k, v, false)) {
     return AT_DISPATCH_REDUCED_FLOATING_TYPES(
         q.scalar_type(), "attn_cuda", [&] {
           return attn_fused::run_forward<scalar_t>(q, k, v);
@@ -68,17 +69,15 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     std::array<bool, 3> output_mask) {
   // The dispatcher sets the device of grad_output, which can be missing.
   const c10::DeviceGuard guard(attn.device());
-  const AttnBackward args = attn_backward_operands(
+  const AttnBackwardArgs args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
 #if !defined(USE_ROCM)
   // What else may be wanted was not measured.
   const bool usual = args.grad_output.defined() && !args.grad_attn.defined() &&
       output_mask[0] && output_mask[1] && output_mask[2];
-  const auto dtype = args.attn.scalar_type();
-  if (usual &&
-      is_fused(dtype, args.q.size(0), args.q.size(1), args.v.size(1), true)) {
+  if (usual && is_fused(args.q, args.k, args.v, true)) {
     return AT_DISPATCH_REDUCED_FLOATING_TYPES(
-        dtype, "_attn_backward_cuda", [&] {
+        attn.scalar_type(), "_attn_backward_cuda", [&] {
           return attn_fused::run_backward<scalar_t>(args);
         });
   }

@@ -1,7 +1,10 @@
-// attn(q, k, v): attn = tanh(q @ k.T) and output = attn @ v, composed of
+// attn(q, k, v): attn = tanh(q @ k.mT) and output = attn @ v, composed of
 // differentiable operators.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
+
+#include <c10/util/SmallVector.h>
+#include <c10/util/irange.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/Functions.h>
@@ -12,72 +15,151 @@
 #include <ATen/ops/tanh.h>
 #endif
 
+#include <algorithm>
+#include <iterator>
+#include <sstream>
 #include <tuple>
 
 namespace at::native {
 
 namespace {
 
-void check_matrix(const Tensor& t, const char* name) {
-  TORCH_CHECK(
-      t.dim() == 2,
-      "attn: expected ",
-      name,
-      " to be 2-D, but got a ",
-      t.dim(),
-      "-D tensor of size ",
-      t.sym_sizes());
+// shape has the letters of the last two sizes: q is {"q", "MD", q}.
+struct Operand {
+  const char* name;
+  const char* shape;
+  const Tensor& tensor;
+
+  bool has(char size) const {
+    return shape[0] == size || shape[1] == size;
+  }
+  c10::SymInt size(char size) const {
+    return tensor.sym_size(shape[0] == size ? -2 : -1);
+  }
+};
+
+using Operands = SmallVector<const Operand*, 6>;
+
+// "q, k and v"
+std::string names(const Operands& operands) {
+  std::string text;
+  for (const auto i : c10::irange(operands.size())) {
+    const bool last = i + 1 == operands.size();
+    text += i == 0 ? "" : last ? " and " : ", ";
+    text += operands[i]->name;
+  }
+  return text;
 }
 
-// The dtypes for which torch.attn is defined.
+// "q Half, k Float, v Float"
+template <typename Show>
+std::string values(const Operands& operands, const Show& show) {
+  std::ostringstream text;
+  for (const Operand* x : operands) {
+    text << (x == operands[0] ? "" : ", ") << x->name << ' ' << show(*x);
+  }
+  return text.str();
+}
+
+// "(*, M, D) = [2, 3]"
+std::string sizes(const Operand& x) {
+  return c10::str(
+      "(*, ", x.shape[0], ", ", x.shape[1], ") = ", x.tensor.sym_sizes());
+}
+
+// Compares pair by pair, so that symbolic sizes learn plain equalities.
+template <typename What, typename Same, typename Show>
+void check_same(
+    const char* op,
+    const What& what,
+    const Operands& operands,
+    const Same& same,
+    const Show& show) {
+  for (const Operand* x : operands) {
+    TORCH_SYM_CHECK(
+        same(*operands[0], *x),
+        op,
+        ": expected ",
+        names(operands),
+        " to have the same ",
+        what,
+        ", but got ",
+        values(operands, show));
+  }
+}
+
+// The dtypes that torch.attn supports.
 bool is_supported(ScalarType dtype) {
   return dtype == kHalf || dtype == kBFloat16 || dtype == kFloat ||
       dtype == kDouble || dtype == kComplexFloat || dtype == kComplexDouble;
 }
 
-void check_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
-  check_matrix(q, "q");
-  check_matrix(k, "k");
-  check_matrix(v, "v");
-  TORCH_CHECK(
-      q.device() == k.device() && q.device() == v.device(),
-      "attn: expected q, k and v to be on the same device, but got q ",
-      q.device(),
-      ", k ",
-      k.device(),
-      ", v ",
-      v.device());
-  const auto dtype = q.scalar_type();
-  TORCH_CHECK(
-      dtype == k.scalar_type() && dtype == v.scalar_type(),
-      "attn: expected q, k and v to have the same dtype, but got q ",
-      dtype,
-      ", k ",
-      k.scalar_type(),
-      ", v ",
-      v.scalar_type());
-  TORCH_CHECK(
-      is_supported(dtype),
-      "attn: expected inputs of float16, bfloat16, float32, float64, complex64 "
-      "or complex128, but got ",
-      dtype);
-  // Two checks, so that symbolic sizes learn two plain equalities.
-  for (const Tensor& t : {k, v}) {
-    TORCH_SYM_CHECK(
-        q.sym_size(0).sym_eq(t.sym_size(0)),
-        "attn: expected q, k and v to have the same number of rows, but got q ",
-        q.sym_sizes(),
-        ", k ",
-        k.sym_sizes(),
-        ", v ",
-        v.sym_sizes());
+void check_operands(
+    const char* op,
+    std::initializer_list<Operand> all_operands) {
+  Operands operands;
+  for (const Operand& x : all_operands) {
+    operands.push_back(&x);
+    TORCH_CHECK(
+        x.tensor.dim() >= 2,
+        op,
+        ": expected ",
+        x.name,
+        " to have at least two dimensions, but got ",
+        x.name,
+        ' ',
+        sizes(x));
   }
-  TORCH_SYM_CHECK(
-      q.sym_size(1).sym_eq(k.sym_size(1)),
-      "attn: expected q and k to have the same number of columns, but got q ",
-      q.sym_sizes(),
-      ", k ",
-      k.sym_sizes());
+  check_same(
+      op,
+      "device",
+      operands,
+      [](const Operand& a, const Operand& b) {
+        return SymBool(a.tensor.device() == b.tensor.device());
+      },
+      [](const Operand& x) { return x.tensor.device(); });
+  check_same(
+      op,
+      "dtype",
+      operands,
+      [](const Operand& a, const Operand& b) {
+        return SymBool(a.tensor.scalar_type() == b.tensor.scalar_type());
+      },
+      [](const Operand& x) { return x.tensor.scalar_type(); });
+  const Tensor& first = operands[0]->tensor;
+  TORCH_CHECK(
+      is_supported(first.scalar_type()),
+      op,
+      ": expected inputs of float16, bfloat16, float32, float64, complex64 or "
+      "complex128, but got ",
+      first.scalar_type());
+  const auto check_leading = [&](const auto& same) {
+    check_same(op, "leading dimensions", operands, same, sizes);
+  };
+  check_leading([](const Operand& a, const Operand& b) {
+    return SymBool(a.tensor.dim() == b.tensor.dim());
+  });
+  for (const auto i : c10::irange(first.dim() - 2)) {
+    check_leading([&](const Operand& a, const Operand& b) {
+      return a.tensor.sym_size(i).sym_eq(b.tensor.sym_size(i));
+    });
+  }
+  for (const char size : {'M', 'N', 'D', 'E'}) {
+    Operands with;
+    std::copy_if(
+        operands.begin(),
+        operands.end(),
+        std::back_inserter(with),
+        [&](const Operand* x) { return x->has(size); });
+    check_same(
+        op,
+        size,
+        with,
+        [&](const Operand& a, const Operand& b) {
+          return a.size(size).sym_eq(b.size(size));
+        },
+        sizes);
+  }
 }
 
 } // namespace
@@ -86,8 +168,8 @@ std::tuple<Tensor, Tensor> attn(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  check_inputs(q, k, v);
-  Tensor attn = at::tanh(at::matmul(q, k.t()));
+  check_operands("attn", {{"q", "MD", q}, {"k", "ND", k}, {"v", "NE", v}});
+  Tensor attn = at::tanh(at::matmul(q, k.mT()));
   Tensor output = at::matmul(attn, v);
   return std::make_tuple(std::move(output), std::move(attn));
 }
