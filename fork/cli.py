@@ -24,10 +24,12 @@ COMMANDS = {
     "apply": "commit the stack on a new branch of a PyTorch checkout",
     "import": "write a branch of a PyTorch checkout as a stack in a folder, the inverse of apply",
     "export": "write the stack as mailbox patches against a PyTorch checkout",
+    "list": "list what is built, of which branch, for which torch, and how large it is",
+    "clean": "remove what is built",
     "compat": "weave, build and test the stack on every release of torch that is served",
 }
 
-MODULES = {"import": "import_"}
+MODULES = {"import": "import_", "list": "list_"}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from fork.errors import ForkError
 NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
 DERIVATIVES = "tools/autograd/derivatives.yaml"
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
-KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since")
+KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since", "branch")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
 COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
@@ -116,7 +116,7 @@ class Series:
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
     `tip` is what the build of the last state is called where the last commit's name may change, as a branch's does;
-    `checkout` is where that branch is checked out, and `since` the commit where it began. `needs` tells of a new file
+    `checkout` is where that `branch` is checked out, and `since` the commit where it began. `needs` tells of a new file
     which name it uses that older releases lack, and in which file of PyTorch a release has it.
     """
 
@@ -129,6 +129,7 @@ class Series:
     tip: str | None = None
     checkout: Path | None = None
     since: str | None = None
+    branch: str | None = None
     needs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
@@ -150,7 +151,8 @@ class Series:
         suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
         checkout = Path(data["checkout"]) if "checkout" in data else None
         strict, tip, needs = bool(data.get("strict", True)), data.get("tip"), data.get("needs") or {}
-        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, data.get("since"), needs)
+        since, branch = data.get("since"), data.get("branch")
+        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, since, branch, needs)
         series._refuse_doubles(file)
         series = replace(series, prs=tuple(map(series._with_changes, prs)))
         series._refuse_other_than_text()

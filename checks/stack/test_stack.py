@@ -32,7 +32,9 @@ def test_every_prefix_is_tested_and_a_failure_is_a_fault(capsys: CaptureFixture[
         return Result(commit.name, "2.13.0", (run,))
 
     monkeypatch.setattr(check, "build_and_test", prefix)
-    args = Namespace(root=ROOT, pr=None, static=False, build=None, lint=None, all=False)
+    args = Namespace(
+        command="check", typed=["check"], root=ROOT, pr=None, static=False, build=None, lint=None, all=False
+    )
     with raises(ForkError, match="custom-function: test/test_x.py failed"):
         check.run(args)
     assert seen == [commit.name for commit in Series.load(ROOT).commits]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import sysconfig
 from pathlib import Path
@@ -34,10 +35,10 @@ def run(args: argparse.Namespace) -> int:
     own = fork.series.root == OWN and fork.build == OWN / "build" and not args.torch
     if args.install or (own and not fork.sanitize):
         print(install(fork), flush=True)
-    elif fork.sanitize:
-        print("use      `fork run` with the same options runs it; no other fork has changed")
     else:
-        print("use      `fork run` with the same options runs it; `--install` makes it this environment's torch")
+        before, behind = options.typed(args)
+        command = shlex.join(["python", "-m", "fork", *before, "run", *behind])
+        print(f"use      `{command} -- COMMAND` runs with it; without that, {sys.executable} has the torch that it had")
     return 0
 
 

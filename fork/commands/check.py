@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fork.checkout.commits import commit_steps, weave_steps
 from fork.checkout.git import Checkout
-from fork.commands.options import begun, build_folder, stack
+from fork.commands.options import begun, build_folder, stack, typed
 from fork.engine import base as bases
 from fork.engine.fork import COMMAND
 from fork.errors import ForkError
@@ -48,8 +48,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"  fault   {problem}", flush=True)
         problems += linted(args, series)
     elif not args.static and not problems:
-        typed: list[str] = getattr(args, "typed", ["check"])
-        before = typed[: typed.index("check")]
+        before, _ = typed(args)
         folder = build_folder(args, series)
         for commit in [series.find(args.pr)] if args.pr else series.commits:
             # What repeats a failed test.

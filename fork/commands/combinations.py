@@ -26,6 +26,8 @@ ELSEWHERE = {
     ("import", "--root"): "FOLDER names the stack",
     ("new", "--checkout"): "FOLDER names the stack",
     ("new", "--root"): "FOLDER names the stack",
+    ("list", "--checkout"): "all that is built is listed",
+    ("clean", "--checkout"): "NAME says what is to go",
 }
 
 

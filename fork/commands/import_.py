@@ -53,7 +53,10 @@ def refuse_inside(folder: Path, tree: Path) -> None:
 def cached(args: argparse.Namespace) -> Path:
     """The folder of the stack that `--checkout` names, brought up to the branch as it is now."""
     path: Path = args.checkout.resolve()
-    home = places.checkouts(args.root) / f"{path.name}-{digest(str(path).encode())[:6]}"
+    # Builds that go elsewhere leave nothing here.
+    build = getattr(args, "build", None)
+    top = build.absolute() / "checkouts" if build else places.checkouts(args.root)
+    home = top / f"{path.name}-{digest(str(path).encode())[:6]}"
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / transcribe.KEPT / "unwoven.json"
         memory = transcribe.remembered(file)
@@ -80,7 +83,7 @@ def _read(
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
     if whole:
-        settings["since"] = begun.commit
+        settings |= {"since": begun.commit, "branch": own}
     if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
     writing = transcribe.stack_files(checkout, begun, found, memory, settings, whole)

@@ -18,6 +18,9 @@ from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series
 
+# Of the options before a command, those that a word follows.
+FOLDERS = (["--root"], ["--checkout"], ["--since"])
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that choose a fork."""
@@ -46,6 +49,14 @@ def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
     checkout = getattr(args, "checkout", None)
     return Series.load(cached(args) if checkout else root(args.root))
+
+
+def typed(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The words of the command line before the command and behind it."""
+    words: list[str] = args.typed
+    # A folder that an option names may be called as the command is.
+    at = next(n for n, word in enumerate(words) if word == args.command and words[n - 1 : n] not in FOLDERS)
+    return words[:at], words[at + 1 :]
 
 
 def begun(args: argparse.Namespace, checkout: Checkout) -> Checkout:

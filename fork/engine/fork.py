@@ -34,6 +34,13 @@ class Fork:
     many: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
 
     @property
+    def of(self) -> str:
+        """Of what it is built, as a phrase."""
+        if self.series.checkout:
+            return f"branch {self.series.branch} of {self.series.checkout}"
+        return f"{self.commit.name} of {self.series.root}"
+
+    @property
     def home(self) -> Path:
         suffix = "-cuda" if self.cuda == "on" else "-nocuda" if self.cuda == "off" and self.base.cuda else ""
         if not self.base.site.is_relative_to(self.series.root / ".venv"):

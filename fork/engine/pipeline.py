@@ -146,7 +146,7 @@ def _make(fork: Fork, stage: Path) -> None:
         raise _replaced(fork.base)
     if (tolerances := state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
-    made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version}
+    made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version, "of": fork.of}
     tree.write(stage, "fork.json", json.dumps(made))
     tree.date_last(stage / "fork.json", stage)
     _try_out(fork, stage, replaced)

@@ -33,7 +33,7 @@ POSITIONAL = {
     "import": ["TREE", "NEW"],
     "new": ["NEW", "one_more(Tensor a) -> Tensor"],
 }
-POSITIONAL |= {"run": ["--", "true"], "compat": ["2.13.0"]}
+POSITIONAL |= {"run": ["--", "true"], "compat": ["2.13.0"], "clean": ["ccache"]}
 
 
 class Recorded(argparse.Namespace):
@@ -81,11 +81,12 @@ def line(command: str, chosen: tuple[str, ...], places: dict[str, str]) -> list[
     if command != "import":
         chosen += tuple(needed for option, needed in NEEDS.items() if option in chosen and needed not in chosen)
     before = {option for option in ("--root", "--checkout", "--since", "--added-only") if option in chosen}
-    if not before & {"--root", "--checkout"} and command not in ("import", "new"):
+    if command not in ("import", "new"):
         before.add("--root")
     words = [word for option in sorted(before) for word in (option, VALUES.get(option, ""))] + [command]
     words += [word for option in chosen if option not in before for word in (option, VALUES.get(option, ""))]
-    return [places.get(word, word) for word in words + POSITIONAL.get(command, []) if word]
+    named = [] if "--all" in chosen else POSITIONAL.get(command, [])
+    return [places.get(word, word) for word in words + named if word]
 
 
 def options_of(command: str) -> tuple[list[str], list[str]]:
@@ -114,6 +115,8 @@ def test_what_is_accepted_is_read(command: str, places: dict[str, str], capsys: 
         accepted.add(chosen)
         for made in ("NEW", "CLEAN"):
             shutil.rmtree(places[made], ignore_errors=True)
+        for folder in (places["DIR"], f"{places['ROOT']}/build"):
+            Path(folder, "ccache").mkdir(parents=True, exist_ok=True)
         if command in ("apply", "export"):
             committed(Path(places["CLEAN"]), UPSTREAM)
         recorded = Recorded(**vars(args), typed=words)
