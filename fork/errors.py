@@ -14,6 +14,10 @@ class ForkError(Exception):
     """Says in one sentence what is wrong, where, and what to do about it."""
 
 
+class NothingToBuild(ForkError):
+    """A branch or a state changes nothing that a wheel of torch holds."""
+
+
 @contextlib.contextmanager
 def told_plainly(place: Path, advice: str = "choose a folder that is yours") -> Iterator[None]:
     """Turns what the file system refuses into a ForkError; `advice` says what to do where nothing may be written."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fork.checkout.git import Checkout
 from fork.checkout.message import Message
-from fork.errors import ForkError
+from fork.errors import ForkError, NothingToBuild
 
 # Where a branch can have begun, besides the release tags.
 TRUNKS = ("main", "master", "nightly", "viable/strict", "release/*", "orig/release/*")
@@ -129,7 +129,7 @@ def states(checkout: Checkout, begun: Start) -> list[State]:
     if loose.texts != (found[-1].texts if found else {}) or loose.strange != (found[-1].strange if found else {}):
         found.append(loose)
     if not found:
-        raise ForkError(
+        raise NothingToBuild(
             f"{checkout.path} has nothing after {begun.name}: neither a commit nor a changed file; "
             "commit something, or give an earlier --since"
         )

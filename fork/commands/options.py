@@ -12,6 +12,7 @@ from fork.checkout.git import Checkout
 from fork.commands.import_ import cached
 from fork.engine import base as bases
 from fork.engine import sanitizers
+from fork.engine.base import Base
 from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_unbuildable
 from fork.errors import ForkError
@@ -85,7 +86,16 @@ def chosen(args: argparse.Namespace) -> Fork:
     folder = build_folder(args, series)
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)
+    if sanitize and (changed := next(filter(series.replaces, series.state(commit)), None)):
+        raise ForkError(
+            f"--sanitize instruments what a stack adds, and {commit.name} changes {changed}, which has to be compiled "
+            "as the wheel was: leave out --sanitize"
+        )
+    return Fork(series, commit, base_of(args), cuda, folder, sanitize, args.many or Fork.many)
+
+
+def base_of(args: argparse.Namespace) -> Base:
+    """The release that --torch names, or the installed torch."""
     # Whatever stack or folder is chosen: a release takes gigabytes.
     shared = checkouts(args.root).parent / "bases"
-    base = bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
-    return Fork(series, commit, base, cuda, folder, sanitize, args.many or Fork.many)
+    return bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()

@@ -24,7 +24,7 @@ from fork.engine.replace import added_entries, replace_sources
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
-from fork.errors import ForkError, told_plainly
+from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
 from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Commit, Series
 from fork.weave.cpp_inverse import has_code, unread
@@ -71,7 +71,7 @@ def refuse_unbuildable(series: Series, commit: Commit) -> None:
             "add an entry to native_functions.yaml"
         )
     if not any(path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
-        raise ForkError(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
+        raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
 
 
 def build(fork: Fork) -> Path:

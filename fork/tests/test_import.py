@@ -571,6 +571,36 @@ def test_what_cannot_be_built_is_refused_before_a_download(
     assert reason in capsys.readouterr().err
 
 
+@mark.parametrize("changed", [{}, {"notes.txt": "1\n"}])
+def test_where_nothing_is_changed_the_base_runs(tree: Path, tmp_path: Path, changed: dict[str, str]) -> None:
+    """As `fork run` of every other state of the branch: the same Python, and none of the checkout's own folders."""
+    if changed:
+        commit(tree, changed, "Note")
+    code = "import os, torch; print(torch.__file__); print(os.environ['TORCH_FORK_COMMAND'])"
+    words = ["--root", str(tmp_path / "root"), "--checkout", str(tree), "run", "--", "python", "-c", code]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-m", "fork", *words], cwd=tree, capture_output=True, text=True, env=environment
+    )
+    file, command = done.stdout.splitlines()
+    assert Path(file) == bases.installed().site / "torch/__init__.py", done.stderr
+    assert command == shlex.join(["python", "-m", "fork", *words[:6]])
+    base = bases.installed().version
+    assert f"; so this is torch {base} itself\n" in done.stderr
+    assert fork(*words[:4], "build") == 1
+
+
+def test_no_sanitizer_for_what_a_branch_changes(
+    tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
+) -> None:
+    commit(tree, edited(tree, OPS, "return a", "return a + 1"), "Change it")
+    monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
+    words = ("--root", tmp_path / "root", "--checkout", tree, "run", "--sanitize", "thread", "--torch", "2.12.0")
+    assert fork(*words, "--", "true") == 1
+    said = f"instruments what a stack adds, and change-it changes {OPS}, which has to be compiled as the wheel was"
+    assert said in capsys.readouterr().err
+
+
 def test_a_release_is_downloaded_once(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Whatever folder a build goes to, and whatever checkout it is of."""
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
