@@ -52,7 +52,7 @@ SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
 def composition(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What everything here is compared with: output (N, E) and attn (N, N) in plain differentiable operations."""
+    """What everything here is compared with: output (M, E) and attn (M, N) in plain differentiable operations."""
     attn = torch.tanh(torch.matmul(q, k.mT))
     return torch.matmul(attn, v), attn
 
@@ -65,7 +65,7 @@ def composition(
 # Dynamo does not trace a Function that has a jvp of its own; in the graph as it is, AOTAutograd traces through it.
 @torch.compiler.allow_in_graph
 class AttnFunction(torch.autograd.Function):
-    """attn for tensors of shape (*, N, D), (*, N, D), (*, N, E); formulas from docs/attn_gradient.md."""
+    """attn for tensors of shape (*, M, D), (*, N, D), (*, N, E); formulas from docs/attn_gradient.md."""
 
     @staticmethod
     def forward(q, k, v):
@@ -379,7 +379,7 @@ def gradients(
 
 
 class Costs(TorchDispatchMode):
-    """Counts matrix products by their sizes, and N x N tensors alive at once, over what runs inside."""
+    """Counts matrix products by their sizes, and M x N tensors alive at once, over what runs inside."""
 
     def __init__(self, n: int, d: int, e: int) -> None:
         super().__init__()
@@ -434,7 +434,7 @@ class SavedTensors(torch.autograd.graph.saved_tensors_hooks):
             if storage not in storages.values()
         ]
         square = [shape for shape in others if shape == names["attn"].shape]
-        known += [f"{len(square)} more N x N"] if square else []
+        known += [f"{len(square)} more M x N"] if square else []
         return ", ".join(
             known + [str(shape) for shape in others if shape not in square]
         )
@@ -581,7 +581,7 @@ class TestAttnDocument(TestCase):
 
     @skipIfTorchDynamo("it counts the operators of eager code")
     def test_table_of_costs(self):
-        """The counts in section 11 are what runs: products and N x N tensors, of composition and of the formulas."""
+        """The counts in section 11 are what runs: products and M x N tensors, of composition and of the formulas."""
         sizes = n, _, e = 7, 3, 5
         doc, inputs, given = document(), make_inputs(*sizes), make_outputs(n, e)
         tangents = make_inputs(*sizes, requires_grad=False)
