@@ -996,8 +996,12 @@ def peak_memory(function):
 class TestTools(AttnTestCase):
     def test_flop_counter_is_that_of_composition(self):
         """It counts what it does of composition, for whatever is wanted and defined."""
-        values = make_inputs(8, 3, 5)
-        for wanted, used in itertools.product(subsets(3), subsets(2)):
+        matrices, batches = (
+            make_inputs(8, 3, 5),
+            make_inputs(8, 3, 5, m=6, leading=(2,)),
+        )
+        kinds = itertools.product((matrices, batches), subsets(3), subsets(2))
+        for values, wanted, used in kinds:
 
             def run(function):
                 inputs = leaves(values, wanted)

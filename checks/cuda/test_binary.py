@@ -260,10 +260,11 @@ def test_inductor_keeps_whole_what_the_kernels_take(binary: Binary) -> None:
         from torch._subclasses.fake_tensor import FakeTensorMode
         everything, some = [True] * 3, [True, False, True]
         places = ("cuda", 64, 64), ("cuda", 128, 128), ("cuda", 64, 128), ("cuda", 96, 96), ("cpu", 96, 96)
+        n = 8192
         for dtype in torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64:
             for device, d, e in places:
                 with FakeTensorMode(allow_non_fake_inputs=True):
-                    q, v, a = (torch.empty_strided((8, n), (n, 1), dtype=dtype, device=device) for n in (d, e, 8))
+                    q, v, a = (torch.empty((n, x), dtype=dtype, device=device) for x in (d, e, n))
                     print(end=str(int(attn(q, q, v) is NotImplemented)))
                     for given, mask in ((v, None), everything), ((v, a), everything), ((v, None), some):
                         print(end=str(int(_attn_backward(*given, q, q, v, a, mask) is NotImplemented)))

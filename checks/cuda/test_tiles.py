@@ -3,7 +3,9 @@ in an emulator of a thread block. And the rule that says which sizes they take."
 
 from __future__ import annotations
 
+import ast
 import importlib
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -208,7 +210,7 @@ def test_nan_comes_out(dtype: torch.dtype) -> None:
 
 
 def test_kernels_take_the_sizes_that_they_win() -> None:
-    """On the device nowhere below 0.97; forward also where calls in a row gain more than one operator composed."""
+    """On the device nowhere below 0.97."""
 
     def by_kernels(result: Result) -> bool:
         kinds = [False, True] if result["kind"] == "both" else [result["kind"] == "backward"]
@@ -216,16 +218,13 @@ def test_kernels_take_the_sizes_that_they_win() -> None:
         return all(TILES.takes(getattr(torch, result["dtype"]), *size, backward) for backward in kinds)
 
     results = [result for _, record in records() for result in record["results"]]
-    composed = [run["forward"] for _, record in records() for run in record.get("composed_calls", ())]
     assert {True, False} == {by_kernels(result) for result in results}
-    assert max(composed) <= 1.16
     for result in results:
         assert by_kernels(result) == result["kernels"], result
-        calls, device = result["calls_speedup"], speedup(result)
         if result["kernels"]:
+            calls, device = result["calls_speedup"], speedup(result)
             assert calls is None or calls >= 0.97, result
-            row = result["kind"] == "forward" and result["n"] <= 2048 and calls >= 1.75
-            assert device is None or device >= 0.97 or row, result
+            assert device is None or device >= 0.97, result
 
 
 def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
@@ -242,6 +241,26 @@ def test_the_limits_of_what_kernels_take(dtype: torch.dtype) -> None:
             TILES.takes(dtype, 9000, d, e, backward) for d, e in [(64, 128), (128, 64), (32, 32), (256, 256)]
         )
         assert not any(TILES.takes(wide, 9000, 64, 64, backward) for wide in (torch.float32, torch.float64))
-    assert all(TILES.takes(dtype, n, d, d, False) for n in (8, 9000) for d in WIDTHS)
-    for d, least in (64, 3000), (128, 8192):
-        assert [TILES.takes(dtype, n, d, d, True) for n in (least - 8, least)] == [False, True]
+    for d, backward, least in (64, False, 3000), (128, False, 3000), (64, True, 3000), (128, True, 8192):
+        assert [TILES.takes(dtype, n, d, d, backward) for n in (least - 8, least)] == [False, True]
+
+
+def test_inductor_follows_the_rule() -> None:
+    """For one matrix with as many rows of q as of k, and for no other."""
+    tree = ast.parse((ROOT / "torch/_inductor/decomposition.py").read_text())
+    (rule,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "_attn_pays_on_cuda")
+    names: dict[str, Any] = {"torch": torch, "statically_known_true": bool}
+    exec(compile(ast.Module([rule], []), "decomposition.py", "exec"), names)
+
+    def pays(dtype: torch.dtype, backward: bool, d: int, e: int, m: int, n: int, *leading: int) -> Any:
+        q, k, v = ((*leading, *shape) for shape in ((m, d), (n, d), (n, e)))
+        tensors = (torch.empty(shape, dtype=dtype, device="meta") for shape in (q, k, v))
+        return names["_attn_pays_on_cuda"](*tensors, backward)
+
+    widths, rows = (0, 32, 64, 128, 256), (0, 8, 2992, 3000, 3001, 8184, 8192, 8193)
+    for dtype in (*DTYPES, torch.float32, torch.float64, torch.int16, torch.complex64):
+        for backward, d, e, n in itertools.product((False, True), widths, widths, rows):
+            expected = TILES.takes(dtype, n, d, e, backward)
+            assert pays(dtype, backward, d, e, n, n) == expected, (dtype, backward, d, e, n)
+            assert not pays(dtype, backward, d, e, n + 8, n)
+            assert not pays(dtype, backward, d, e, n, n, 1)

@@ -1,5 +1,7 @@
 """attn and its backward stay whole where a device has kernels for them, and are taken apart elsewhere."""
 
+from collections.abc import Callable  # fragment only
+
 import torch
 import torch._decomp as decomp
 from torch._inductor import config  # fragment only
@@ -15,22 +17,32 @@ decomps_to_exclude = [
 ]
 
 
-def _attn_has_kernels(x: torch.Tensor, *widths: int) -> bool:
+def _attn_pays_on_cuda(q, k, v, backward: bool) -> bool:
+    """What AttnRule.h says of the sizes, where they are known."""
+    (*leading, m, d), n, e = q.shape, k.shape[-2], v.shape[-1]
+    known = statically_known_true
+    return (
+        q.dtype in (torch.float16, torch.bfloat16)
+        and not leading
+        and (known(d == 64) or known(d == 128))
+        and known(d == e)
+        and known(m == n)
+        and known(n % 8 == 0)
+        and known(n >= (8192 if backward and known(d == 128) else 3000))
+    )
+
+
+def _attn_has_kernels(x: torch.Tensor, pays: Callable[[], bool]) -> bool:
     key = torch._C._dispatch_key_for_device(x.device.type)
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", key):
         return False
     # Inductor itself has no code for complex numbers.
-    if x.device.type != "cuda" or x.dtype.is_complex:
-        return True
-    return x.dtype.itemsize == 2 and any(
-        all(statically_known_true(width == columns) for width in widths)
-        for columns in (64, 128)
-    )
+    return x.device.type != "cuda" or x.dtype.is_complex or pays()
 
 
 @register_decomposition([aten.attn])
 def attn(q, k, v):
-    if _attn_has_kernels(q, q.shape[1], v.shape[1]):
+    if _attn_has_kernels(q, lambda: _attn_pays_on_cuda(q, k, v, backward=False)):
         return NotImplemented
     return decomp.decompositions.attn(q, k, v)
 
@@ -39,10 +51,13 @@ def attn(q, k, v):
 def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
     # Calls from C++ have no place for a result that is missing.
     complete = all(output_mask) and grad_output is not None
-    # CUDA's kernels know no other gradients either, and none of attn.
-    served = complete and grad_attn is None
-    widths = (q.shape[1], v.shape[1]) if served else (0,)
-    if _attn_has_kernels(attn, *widths) and (complete or not config.cpp_wrapper):
+
+    def pays() -> bool:
+        # CUDA's kernels know no other gradients either, and none of attn.
+        usual = complete and grad_attn is None
+        return usual and _attn_pays_on_cuda(q, k, v, backward=True)
+
+    if _attn_has_kernels(attn, pays) and (complete or not config.cpp_wrapper):
         return NotImplemented
     return decomp.decompositions._attn_backward(
         grad_output, grad_attn, q, k, v, attn, output_mask

@@ -15,11 +15,8 @@ inline bool serves(ScalarType dtype, int64_t n, int64_t d, int64_t e) {
 }
 
 // Whether they pay: on the device they are not slower than composition (0.97).
-// Forward they also run up to 2048, where they take two launches at most and
-// one operator for three: calls in a row gain 1.75 times or more, and composed
-// in one operator 1.16 at most (with 300 columns). Replayed from a CUDA graph
-// they lose what is said first. For the backward nobody measured the other way
-// in a row, so the device decides. Between 2048 and 3000 nothing was measured.
+// Between 2048 and 3000 nothing was measured. Below, calls in a row gain, since
+// they take one operator for three, but a CUDA graph takes that away.
 //
 // Speed-ups of float16 or bfloat16, whichever is less, on an H100 with 64 and
 // 128 columns: on the device / in calls in a row. They are of kernels that also
@@ -37,7 +34,7 @@ inline bool serves(ScalarType dtype, int64_t n, int64_t d, int64_t e) {
 //   6000   2.19 / 2.14   1.49 / 1.44   1.48 / 1.54   0.87 / 0.88
 //   8192   2.65 / 2.52   1.76 / 1.68   1.69 / 1.72   1.09 / 1.09
 inline bool pays(int64_t n, int64_t d, bool backward) {
-  return !backward || n >= (d == 64 ? 3000 : 8192);
+  return n >= (backward && d == 128 ? 8192 : 3000);
 }
 
 } // namespace at::native::attn_fused
