@@ -49,6 +49,9 @@ ALL = [*PRECISE, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
 # N, D and E: all different, all one, N the smallest, and each of them empty
 SIZES = [(4, 2, 3), (1, 1, 1), (2, 5, 3), (0, 2, 3), (3, 0, 2), (3, 2, 0)]
 
+# One matrix, and a batch in which q has fewer rows than k
+LAYOUTS = {}, {"m": 3, "leading": (2, 1)}
+
 in_precise_dtypes = parametrize("dtype", PRECISE)
 in_all_dtypes = parametrize("dtype", ALL)
 of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda x: "N{}_D{}_E{}".format(*x))
@@ -96,8 +99,8 @@ def make_inputs(n=4, d=2, e=3, dtype=torch.float64, m=None, leading=()):
     return make_all(n, d, e, dtype, m, leading)[2:5]
 
 
-def make_outputs(n=4, e=3, dtype=torch.float64):
-    return make_all(n, 0, e, dtype)[:2]
+def make_outputs(n=4, e=3, dtype=torch.float64, m=None, leading=()):
+    return make_all(n, 0, e, dtype, m, leading)[:2]
 
 
 def make_all(n=4, d=2, e=3, dtype=torch.float64, m=None, leading=()):
@@ -216,8 +219,8 @@ class TestGradients(AttnTestCase):
     @in_precise_dtypes
     def test_every_subset_of_the_double_backward(self, dtype):
         """gradgradcheck gives a gradient to one of the gradients of q, k and v at a time."""
-        values, given = make_inputs(dtype=dtype), make_inputs(dtype=dtype)
-        for chosen in subsets(3):
+        for layout, chosen in itertools.product(LAYOUTS, subsets(3)):
+            values, given = (make_inputs(dtype=dtype, **layout) for _ in range(2))
 
             def run(function):
                 inputs = leaves(values)
@@ -233,8 +236,8 @@ class TestGradients(AttnTestCase):
     @in_precise_dtypes
     def test_derivative_of_the_backward_operator(self, dtype):
         """Of all of its tensors, by itself."""
-        inputs = leaves(make_all(2, 2, 2, dtype=dtype))
-        for mask in subsets(3):
+        for layout, mask in itertools.product(LAYOUTS, subsets(3)):
+            inputs = leaves(make_all(2, 2, 2, dtype=dtype, **layout))
             if any(mask):
 
                 def function(*x):
@@ -245,8 +248,8 @@ class TestGradients(AttnTestCase):
 
     @in_precise_dtypes
     def test_every_subset_of_tangents(self, dtype):
-        values, tangents = make_inputs(dtype=dtype), make_inputs(dtype=dtype)
-        for chosen in subsets(3):
+        for layout, chosen in itertools.product(LAYOUTS, subsets(3)):
+            values, tangents = (make_inputs(dtype=dtype, **layout) for _ in range(2))
 
             def run(function):
                 with fwAD.dual_level():
@@ -526,21 +529,19 @@ class TestSecondOrder(AttnTestCase):
     def test_what_is_finite_in_composition(self, dtype, large, order):
         """A loss scale makes the given gradients so large that twice one is infinite."""
         largest = torch.finfo(dtype).max
-        for sizes in FUSED, MIXED, WIDE:
-            n, d, e = sizes
-            shapes = (n, d), (n, d), (n, e), (n, e), (n, n)
-            values, tangents = (
-                tuple(x / 8 / max(sizes) for x in make(*shapes)) for _ in range(2)
-            )
-            given = values[3:]
-            scaled = given if large == "given" else tangents
-            unit = max(x.abs().max() for x in scaled)
-            for x in scaled:
-                x.div_(unit).mul_(0.6 * largest)
-            values, given, tangents = (
-                tuple(x.to(dtype) for x in group)
-                for group in (values[:3], given, tangents)
-            )
+        for sizes, layout in itertools.product((FUSED, MIXED, WIDE), LAYOUTS):
+            n, _, e = sizes
+            groups = [
+                [*make_inputs(*sizes, **layout), *make_outputs(n, e, **layout)]
+                for _ in range(2)
+            ]
+            values, given, tangents = groups[0][:3], groups[0][3:], groups[1]
+            for group in values, given, tangents:
+                one = group is (given if large == "given" else tangents)
+                bound = 0.6 * largest if one else 1 / 8 / max(sizes)
+                unit = max(x.abs().max() for x in group)
+                group[:] = [(x / unit * bound).to(dtype) for x in group]
+            values, given, tangents = map(tuple, (values, given, tangents))
             theirs = order(composition, values, given, tangents)
             self.assertTrue(all(x.isfinite().all() for x in theirs))
             ours = order(torch.attn, values, given, tangents)
@@ -552,10 +553,12 @@ class TestSecondOrder(AttnTestCase):
     def test_products_are_those_of_composition_and_G(self):
         """Native products, for all that is wanted, given and used of the gradients. Composition has saved G."""
         n, d, e = 5, 8, 128  # e is more than all products of width d together
+        dtype = torch.complex128  # no kernels, whose products no profiler sees
 
-        def run(function, wanted, given, used):
-            inputs = leaves(make_inputs(n, d, e, torch.complex128), wanted)
-            pairs = zip(function(*inputs), leaves(make_outputs(n, e, torch.complex128)))
+        def run(function, layout, wanted, given, used):
+            inputs = leaves(make_inputs(n, d, e, dtype, **layout), wanted)
+            weights = leaves(make_outputs(n, e, dtype, **layout))
+            pairs = zip(function(*inputs), weights)
             pairs = itertools.compress(pairs, given)
             outputs, weights = zip(*(pair for pair in pairs if pair[0].requires_grad))
             inputs = [*itertools.compress(inputs, wanted)]
@@ -564,38 +567,43 @@ class TestSecondOrder(AttnTestCase):
             )
             grads = present(keep(grads, itertools.compress(used, wanted)))
             with torch.profiler.record_function(
-                f"{function.__name__} {wanted, given, used}"
+                f"{function.__name__} {layout, wanted, given, used}"
             ):
                 torch.autograd.grad(
                     grads, [*inputs, *weights], grads, allow_unused=True
                 )
 
         cases = [
-            (wanted, given, used)
-            for wanted, given, used in itertools.product(*map(subsets, (3, 2, 3)))
+            (layout, wanted, given, used)
+            for layout, wanted, given, used in itertools.product(
+                LAYOUTS, *map(subsets, (3, 2, 3))
+            )
             if all(want or not use for want, use in zip(wanted, used))
             if given[0] and any(used) or given[1] and any(used[:2])
         ]
         with torch.autograd.profiler.profile(record_shapes=True) as profile:
             for function, case in itertools.product((torch.attn, composition), cases):
                 run(function, *case)
-        widths = Counter()
+        flop = Counter()
         for event in profile.function_events:
             if event.name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
                 *_, first, second = filter(len, event.input_shapes)
                 while event.cpu_parent:
                     event = event.cpu_parent
-                widths[event.name] += math.prod(first) * second[-1] // n**2
+                flop[event.name] += math.prod(first) * second[-1]
 
         def products(name, case):
-            width = widths[f"{name} {case}"]
+            layout = case[0]
+            attn = layout.get("m", n) * n * math.prod(layout.get("leading", ()))
+            width = flop[f"{name} {case}"] // attn
             return width % e // d, width // e
 
-        everything = (True,) * 3, (True,) * 2, (True,) * 3
-        self.assertEqual(products("composition", everything), (6, 4))
-        self.assertEqual(products("attn", everything), (6, 5))
+        for layout in LAYOUTS:
+            everything = (layout, (True,) * 3, (True,) * 2, (True,) * 3)
+            self.assertEqual(products("composition", everything), (6, 4))
+            self.assertEqual(products("attn", everything), (6, 5))
         for case in cases:
-            wanted, given, used = case
+            _, wanted, given, used = case
             more = given[0] and any(used[:2])  # G
             # Autograd does not know that attn does not depend on v: it asks for W.
             more += given[0] and used[2] and not any(wanted[:2])
