@@ -102,6 +102,7 @@ class Replacement:
                 self._problems.append(f"{path} includes a changed header, and CUDA is {self._compiler.lacking}")
         self._add_makers()
         self._add_kernels()
+        refuse(self._problems)  # what needs no compiler, before it takes minutes
         self._refuse_many()
         self._compile()
         refuse(self._problems)
