@@ -233,22 +233,26 @@ def get_default_op_list():
     ]
     return compute_intensive_ops
 """,
-    "torch/distributed/tensor/_dispatch.py": """\
+    "torch/distributed/tensor/_ops/_matrix_ops.py": """\
 import torch
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor._op_schema import (
+    OpSchema,
+    OpStrategy,
+)
+from torch.distributed.tensor._ops.utils import (
+    register_op_strategy,
+)
+from torch.distributed.tensor.placement_types import (
+    Replicate,
+    Shard,
+)
 
 aten = torch.ops.aten
 
 
-def found_inf_reduce_handler(op_call, args, kwargs):
-    pass
-
-
-class OpDispatcher:
-    def __init__(self) -> None:
-        self._custom_op_handlers = {
-            aten.convolution_backward.default: convolution_backward_handler,
-        }
+@register_op_strategy(aten.mm.default)
+def mm_strategy(op_schema: OpSchema) -> OpStrategy:
+    return OpStrategy([])
 """,
     "torch/utils/flop_counter.py": """\
 import torch
