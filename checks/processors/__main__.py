@@ -141,6 +141,8 @@ def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
             print("| " + " | ".join(outcomes[-1].cells()) + " |", flush=True)
             for name, how in outcomes[-1].failed.items():
                 print(f"{name}:\n{how}", flush=True)
+            if names := outcomes[-1].named("left out"):
+                print(f"{row.name}, left out for time: {left_out(names, outcomes[-1].tests)}", flush=True)
             for sentence in outcomes[-1].broken:
                 print(f"{row.name}: {sentence}", flush=True)
     return outcomes
@@ -173,8 +175,6 @@ def document(outcomes: Sequence[Outcome], absent: Mapping[str, str], where: str)
     for o in outcomes:
         if o.failed:
             text += wrapped(f"`{o.row.name}`, failed: {', '.join(o.failed)}.", "* ", "  ")
-        if names := o.named("left out"):
-            text += wrapped(f"`{o.row.name}`, left out for time: {left_out(names, o.tests)}.", "* ", "  ")
     for name, what in absent.items():
         text += wrapped(f"`{name}` was left out, because this was not found: {what}.", "* ", "  ")
     return text.rstrip("\n") + "\n"

@@ -136,13 +136,14 @@ def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert machine.missing("model=pentium") == "cpio, isolinux.bin"
 
 
-def test_the_document_names_what_failed_or_was_left_out() -> None:
+def test_the_document_names_what_failed_and_counts_what_was_left_out() -> None:
     row = Row("OMP_NUM_THREADS=5", "5 threads")
     tests = {"T.test_strides_float32": "passed", "T.test_strides_float64": "", "T.test_b": "", "T.test_c": "no"}
-    text = processors.document([processors.outcome(row, [said(tests)], 9.0)], {"bochs x": "bochs, cpio"}, "Here.")
+    found = processors.outcome(row, [said(tests)], 9.0)
+    text = processors.document([found], {"bochs x": "bochs, cpio"}, "Here.")
     assert "| `OMP_NUM_THREADS=5` | ATen AVX2, 2 threads, " in text and "| 1 | 1 | 0 | 2 | 9 s |" in text
     assert "* `OMP_NUM_THREADS=5`, failed: T.test_c." in text
-    assert "* `OMP_NUM_THREADS=5`, left out for time: test_b (1 of 1), test_strides (1 of 2)." in text
+    assert processors.left_out(found.named("left out"), found.tests) == "test_b (1 of 1), test_strides (1 of 2)"
     assert "* `bochs x` was left out, because this was not found: bochs, cpio." in text
     guide = processors.GUIDE.read_text()
     assert text in fill(guide, {processors.KEY: text}, "guide")
