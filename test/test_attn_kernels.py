@@ -12,7 +12,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 
 import numpy as np
 
@@ -52,32 +51,50 @@ SIZES = [
     (136, 128, 128),
     (304, 64, 64),
 ]
-PRODUCTS = {"aten::mm", "aten::matmul"}
+# Leading dimensions, M, N, D, E: whole matrices for each thread, and some that are cut
+BATCHES = [
+    ((3,), 33, 65, 9, 20),
+    ((2, 3), 200, 130, 64, 32),
+    ((5,), 300, 1100, 8, 16),
+    ((1, 2), 1100, 70, 20, 9),
+    ((40,), 17, 17, 16, 16),
+]
+PRODUCTS = {"aten::mm", "aten::matmul", "aten::bmm", "aten::baddbmm"}
 
 
 def is_served(q, k, v, grad_output=None, grad_attn=None):
     """Whether kernels serve these inputs forward, and backward for all gradients."""
-    (n, d), e = q.shape, v.size(1)
+    m, n, d, e = q.size(-2), k.size(-2), k.size(-1), v.size(-1)
     device = q.device.type.upper()
     has_kernels = torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", device)
-    if n == 0 or not has_kernels:
+    if 0 in (*q.shape[:-1], n) or not has_kernels:
         return False, False
     if device == "CPU":
         return True, True
     if torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0):
         return False, False
+    if q.dim() != 2 or m != n:
+        return False, False
     forward = q.dtype.itemsize == 2 and d == e and d in (64, 128) and n % 8 == 0
     return forward, forward and grad_output is not None and grad_attn is None
 
 
-def make_inputs(n, d, e, dtype, device="cpu", scale=1.0, draw=0):
-    """q (n, d), k (n, d), v (n, e), grad_output (n, e), grad_attn (n, n); scores have about the deviation `scale`."""
+def make_inputs(n, d, e, dtype, device="cpu", scale=1.0, draw=0, m=None, lead=()):
+    """q (m, d), k (n, d), v (n, e), grad_output (m, e), grad_attn (m, n) with leading dimensions, where m is n if it is
+    not given; scores have about the deviation `scale`.
+    """
+    m = n if m is None else m
     generator = torch.Generator().manual_seed(((n * 211 + d) * 211 + e) * 211 + draw)
-    shapes = ((n, d), (n, d), (n, e), (n, e), (n, n))
+    shapes = [(*lead, *size) for size in ((m, d), (n, d), (n, e), (m, e), (m, n))]
     wide = torch.complex128 if dtype.is_complex else torch.float64
     tensors = [torch.randn(shape, generator=generator, dtype=wide) for shape in shapes]
     root = (scale / max(d, 1) ** 0.5) ** 0.5
     return [(t * root if i < 2 else t).to(device, dtype) for i, t in enumerate(tensors)]
+
+
+def mT(matrices):
+    """The transposes of arrays or tensors."""
+    return matrices.swapaxes(-1, -2)
 
 
 @torch.compiler.disable
@@ -92,15 +109,15 @@ def precise(t):
 def reference(q, k, v, grad_output=None, grad_attn=None):
     """output, attn and the three gradients, as `precise` arrays."""
     q, k, v, grad_output, grad_attn = map(precise, (q, k, v, grad_output, grad_attn))
-    attn = np.tanh(q @ k.T)
+    attn = np.tanh(q @ mT(k))
     grad = np.zeros_like(attn)
     if grad_output is not None:
-        grad = grad + grad_output @ v.T
+        grad = grad + grad_output @ mT(v)
     if grad_attn is not None:
         grad = grad + grad_attn
     grad = grad * ((1 - attn) * (1 + attn))
-    grad_v = None if grad_output is None else attn.T @ grad_output
-    return attn @ v, attn, grad @ k, grad.T @ q, grad_v
+    grad_v = None if grad_output is None else mT(attn) @ grad_output
+    return attn @ v, attn, grad @ k, mT(grad) @ q, grad_v
 
 
 def composition(q, k, v, grad_output=None, grad_attn=None):
@@ -116,18 +133,18 @@ def composition(q, k, v, grad_output=None, grad_attn=None):
         return None if t is None else t.to(dtype).to(wide)
 
     q, k, v, grad_output, grad_attn = map(rounded, (q, k, v, grad_output, grad_attn))
-    attn = rounded(torch.tanh(rounded(q @ k.t())))
+    attn = rounded(torch.tanh(rounded(q @ mT(k))))
     output = attn @ v
-    grads = [grad_attn, None if grad_output is None else rounded(grad_output @ v.t())]
+    grads = [grad_attn, None if grad_output is None else rounded(grad_output @ mT(v))]
     grads = [g for g in grads if g is not None]
     results = [output, attn, None, None, None]
     if grads:
         scores = rounded(
             torch.ops.aten.tanh_backward(rounded(sum(grads[1:], grads[0])), attn)
         )
-        results[2:4] = scores @ k, scores.t() @ q
+        results[2:4] = scores @ k, mT(scores) @ q
     if grad_output is not None:
-        results[4] = attn.t() @ grad_output
+        results[4] = mT(attn) @ grad_output
     return [None if t is None else t.to(dtype) for t in results]
 
 
@@ -149,12 +166,18 @@ def magnitudes(q, k, v, grad_output=None, grad_attn=None):
     def norm(a, b):
         return ((a * a) @ (b * b)) ** 0.5
 
-    attn, scores = abs(np.tanh(q @ k.T)), norm(q, k.T)
+    attn, scores = abs(np.tanh(q @ mT(k))), norm(q, mT(k))
     slope = 1 - attn * attn
-    grad = 0 if grad_output is None else norm(grad_output, v.T)
+    grad = 0 if grad_output is None else norm(grad_output, mT(v))
     grad = (grad if grad_attn is None else grad + abs(grad_attn)) * slope
-    grad_v = None if grad_output is None else norm(attn.T, grad_output)
-    return norm(attn, v), attn + scores * slope, norm(grad, k), norm(grad.T, q), grad_v
+    grad_v = None if grad_output is None else norm(mT(attn), grad_output)
+    return (
+        norm(attn, v),
+        attn + scores * slope,
+        norm(grad, k),
+        norm(mT(grad), q),
+        grad_v,
+    )
 
 
 def statistics(values):
@@ -309,7 +332,7 @@ class TestAttnKernels(TestCase):
     @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in SIZES])
     def test_errors_against_composition(self, device, dtype, size):
         # Few numbers say little about an error: small inputs are drawn several times.
-        count = 1 + 1000 // (size[0] * min(size[1:]))
+        count = 1 + 500 // (size[0] * min(size))
         for scale, keep in itertools.product((0.1, 1.0, 10.0), ((0, 1), (0,), (1,))):
             draws = [make_inputs(*size, dtype, device, scale, x) for x in range(count)]
             for draw in draws:
@@ -324,6 +347,53 @@ class TestAttnKernels(TestCase):
         for count, grad_attn in itertools.product((1, 2), (inputs[4], None)):
             torch.set_num_threads(count)
             self.assert_rule([[*inputs[:4], grad_attn]])
+
+    @dtypes(*DTYPES)
+    @parametrize("case", range(len(BATCHES)))
+    def test_errors_of_batches(self, device, dtype, case):
+        """Each of them by one thread, by some, and by more than there is work for."""
+        lead, m, n, d, e = BATCHES[case]
+        inputs = make_inputs(n, d, e, dtype, device, m=m, lead=lead)
+        # strides of its own, and a gradient of one matrix for all
+        inputs[4] = mT(mT(inputs[4]).contiguous())[:1].expand_as(inputs[4])
+        for count in (1, 2, 3, 16):
+            torch.set_num_threads(count)
+            self.assert_rule([inputs])
+            self.assert_rule([[*inputs[:3], None, inputs[4]]])
+            self.assert_rule([[*inputs[:4], None]])
+
+    @dtypes(*DTYPES)
+    def test_a_batch_is_its_matrices(self, device, dtype):
+        """Bit for bit, where one thread takes whole matrices: those of a batch follow each other in its memory."""
+        inputs = make_inputs(70, 20, 9, dtype, device, m=50, lead=(2, 2))
+        torch.set_num_threads(1)
+        with self.runs(*is_served(*inputs)):
+            results = kernels(*inputs)
+        for i in itertools.product(range(2), repeat=2):
+            single = kernels(*(t[i] for t in inputs))
+            self.assertEqual([t[i] for t in results], list(single), atol=0, rtol=0)
+
+    @dtypes(*DTYPES)
+    def test_no_matrix_and_no_row(self, device, dtype):
+        for lead, m, n in (((0,), 3, 4), ((2, 0), 3, 4), ((), 0, 4), ((2,), 3, 0)):
+            inputs = make_inputs(n, 5, 6, dtype, device, m=m, lead=lead)
+            for got, exact in zip(kernels(*inputs), reference(*inputs), strict=True):
+                self.assertEqual(precise(got), exact, atol=0, rtol=0)
+
+    @onlyCPU
+    @dtypes(torch.float32, torch.float64, torch.bfloat16)
+    def test_sizes_that_no_memory_holds(self, device, dtype):
+        """Every size that a tensor can say is an error, as it is for composition, by any number of threads."""
+        empty = torch.empty(2**40, 0, dtype=dtype)
+        one = torch.zeros(1, 1, dtype=dtype)
+        sizes = [empty, empty.expand(3, -1, -1)]
+        sizes += [one.expand(2**x, 1) for x in (40, 41, 60)]
+        for count, q in itertools.product((1, 2, 3, 64), sizes):
+            torch.set_num_threads(count)
+            with self.assertRaises(RuntimeError):
+                torch.attn(q, q, q)
+            with self.assertRaises(RuntimeError):
+                q @ mT(q)
 
     @dtypes(torch.float32)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
@@ -512,44 +582,24 @@ class TestAttnKernels(TestCase):
         self.assertEqual(*norms, rtol=2**-7, atol=0)
 
     @onlyCPU
-    def test_onednn_switched_in_another_thread(self, device):
-        """No call fails, and each is as right as with the switch at rest."""
-        inputs = make_inputs(200, 64, 48, torch.bfloat16)
-        allowed = torch._C._get_mkldnn_enabled()
-        done = threading.Event()
-
-        def switch():
-            while not done.is_set():
-                torch._C._set_mkldnn_enabled(False)
-                torch._C._set_mkldnn_enabled(True)
-
-        switching = threading.Thread(target=switch)
-        switching.start()
-        try:
-            for _ in range(40):
-                self.assert_rule([inputs])
-        finally:
-            done.set()
-            switching.join()
-            torch._C._set_mkldnn_enabled(allowed)
-
-    @onlyCPU
     @dtypes(*DTYPES)
     def test_memory_by_threads(self, device, dtype):
-        """Beside the results: the bytes of attn, four MiB, or what two threads take."""
-        arguments = make_inputs(1024, 64, 64, dtype)
-        with self.runs():
-            attn = kernels(*arguments)[1]
-        calls = (
-            lambda: torch.attn(*arguments[:3]),
-            lambda: backward(*arguments[3:], *arguments[:3], attn),
-        )
-        most = {}
-        for count, call in itertools.product((2, 1, 4, 16, 64), calls):
-            torch.set_num_threads(count)
-            extra = peak_memory(call) - sum(t.nbytes for t in call())
-            bound = most.setdefault(call, max(attn.nbytes, 2**22, extra))
-            self.assertLessEqual(extra, bound, f"{count} threads")
+        """Beside the results: the bytes of attn, four MiB, or 3 * 2^16 numbers for each thread."""
+        for lead, m, n in (((), 1024, 1024), ((64,), 128, 128), ((3,), 512, 700)):
+            arguments = make_inputs(n, 64, 64, dtype, m=m, lead=lead)
+            with self.runs():
+                attn = kernels(*arguments)[1]
+            calls = (
+                lambda: torch.attn(*arguments[:3]),
+                lambda: backward(*arguments[3:], *arguments[:3], attn),
+            )
+            for count, call in itertools.product((1, 2, 4, 16, 64), calls):
+                torch.set_num_threads(count)
+                extra = peak_memory(call) - sum(t.nbytes for t in call())
+                bound = max(
+                    attn.nbytes, 2**22, count * 3 * 2**16 * max(4, dtype.itemsize)
+                )
+                self.assertLessEqual(extra, bound, f"{lead}, {count} threads")
 
     @largeTensorTest("10GB")  # backward, composed, takes one more of attn's size
     def test_more_than_int32_elements(self, device):

@@ -5,10 +5,10 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
-#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/native/AttnFused.h>
 #include <ATen/native/cpu/AttnKernel.h>
+#include <ATen/native/cpu/AttnRule.h>
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuinfo.h>
 #endif
@@ -52,15 +52,21 @@ AttnProcessor this_processor() {
 
 bool is_fused(
     ScalarType dtype,
+    int64_t m,
     int64_t n,
     int64_t d,
     int64_t e,
     bool backward) {
   static const AttnProcessor processor = this_processor();
-  const int64_t threads = at::get_num_threads();
-  return n > 0 && !isComplexType(dtype) &&
-      attn_runs_fused(
-             attn_is_fused(processor, dtype, n, d, e, backward, threads));
+  return !isComplexType(dtype) &&
+      attn_runs_fused(attn_is_fused(processor, dtype, m, n, d, e, backward));
+}
+
+// A new tensor with as many rows as `like` has
+Tensor rows_like(const Tensor& like, int64_t columns) {
+  DimVector sizes(like.sizes());
+  sizes.back() = columns;
+  return at::detail::empty_cpu(sizes, like.options());
 }
 
 } // namespace
@@ -72,13 +78,15 @@ std::tuple<Tensor, Tensor> attn_cpu(
   const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
-  const int64_t n = q.size(0);
-  if (q.dim() != 2 || k.size(0) != n ||
-      !is_fused(q.scalar_type(), n, q.size(1), v.size(1), false)) {
+  const int64_t m = q.size(-2), n = k.size(-2), d = q.size(-1), e = v.size(-1);
+  Tensor attn;
+  if (is_fused(q.scalar_type(), m, n, d, e, /*backward=*/false)) {
+    attn = rows_like(q, n);
+  }
+  if (!attn.defined() || attn.numel() == 0) {
     return attn_composed(q, k, v);
   }
-  Tensor attn = at::detail::empty_cpu({n, n}, q.options());
-  Tensor output = at::detail::empty_cpu({n, v.size(1)}, q.options());
+  Tensor output = rows_like(q, e);
   attn_stub(kCPU, output, attn, q.contiguous(), k.contiguous(), v.contiguous());
   return std::make_tuple(std::move(output), std::move(attn));
 }
@@ -93,30 +101,29 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     std::array<bool, 3> output_mask) {
   AttnBackwardArgs args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
-  if (attn.dim() != 2 || attn.size(0) != attn.size(1)) {
-    return attn_backward_composed(args);
-  }
   const bool scores = args.wants_scores_gradient();
   const bool output = args.grad_output.defined();
-  const bool wanted[] = {
-      output_mask[0] && scores,
-      output_mask[1] && scores,
-      output_mask[2] && output};
-  const int64_t d = wanted[0] ? args.k.size(1) : wanted[1] ? args.q.size(1) : 0;
-  const int64_t n = args.attn.size(0),
-                e = output ? args.grad_output.size(1) : 0;
-  if (!(scores || wanted[2]) ||
-      !is_fused(args.attn.scalar_type(), n, d, e, true)) {
+  const bool wants_q = output_mask[0] && scores;
+  const bool wants_k = output_mask[1] && scores;
+  const bool wants_v = output_mask[2] && output;
+  const int64_t m = args.attn.size(-2), n = args.attn.size(-1);
+  const int64_t d = wants_q ? args.k.size(-1) : wants_k ? args.q.size(-1) : 0;
+  const int64_t e = output ? args.grad_output.size(-1) : 0;
+  if (!(scores || wants_v) || args.attn.numel() == 0 ||
+      !is_fused(args.attn.scalar_type(), m, n, d, e, /*backward=*/true)) {
     return attn_backward_composed(args);
   }
   for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {
     *t = t->defined() ? t->contiguous() : *t;
   }
-  const auto filled = [&](int64_t i, int64_t columns) {
-    return wanted[i] ? at::detail::empty_cpu({n, columns}, args.attn.options())
-                     : Tensor();
+  const Tensor attn_t = args.attn.mT();
+  const auto allocate = [](bool wanted, const Tensor& like, int64_t columns) {
+    return wanted ? rows_like(like, columns) : Tensor();
   };
-  const AttnGradients result{filled(0, d), filled(1, d), filled(2, e)};
+  const AttnGradients result{
+      allocate(wants_q, args.attn, d),
+      allocate(wants_k, attn_t, d),
+      allocate(wants_v, attn_t, e)};
   attn_backward_stub(kCPU, result, args);
   return std::make_tuple(result.grad_q, result.grad_k, result.grad_v);
 }

@@ -1,7 +1,6 @@
 // Scratch memory of attn's CPU kernels, and copies of their inputs in it.
 #pragma once
 
-#include <ATen/Parallel.h>
 #include <ATen/ceil_div.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cpu/vec/vec_half.h>
@@ -25,14 +24,26 @@ int64_t product_size(int64_t size) {
   return round_up(std::max<int64_t>(size, 1), unit);
 }
 
-// Sizes in scratch are multiples of this, so that vectors are whole, and
-// squares that are transposed.
+// Sizes in scratch are multiples of this, so that no vector and no 16 x 16
+// transpose is partial.
 template <typename scalar_t>
 constexpr int64_t kUnit = std::max<int64_t>(16, Vectorized<scalar_t>::size());
 
 template <typename scalar_t>
-int64_t scratch_size(int64_t size) {
+constexpr int64_t scratch_size(int64_t size) {
   return round_up(std::max<int64_t>(size, 1), kUnit<scalar_t>);
+}
+
+// Added to rows of scratch: a power of two apart, they would share a few sets
+// of the cache.
+constexpr int64_t kGap = 16;
+
+// How far apart rows of `size` numbers lie in scratch: one of a few strides,
+// because oneDNN keeps a kernel for each.
+template <typename scalar_t>
+int64_t scratch_stride(int64_t size) {
+  const int64_t unit = size <= 64 ? kUnit<scalar_t> : size <= 256 ? 64 : 256;
+  return round_up(std::max<int64_t>(size, 1), unit) + kGap;
 }
 
 // Cuts arrays from one piece of memory, each at a cache line. From address 0 it
@@ -49,6 +60,28 @@ struct Slices {
   }
 };
 
+// Memory for `count` structs of arrays, which their constructor takes from
+// Slices.
+template <typename Arrays, typename Kernel>
+class Scratch {
+ public:
+  Scratch(const Kernel& kernel, int64_t count) : kernel_(kernel) {
+    Slices slices;
+    Arrays(kernel, slices);
+    bytes_ = slices.bytes;
+    memory_ = c10::GetCPUAllocator()->allocate(count * bytes_);
+  }
+  Arrays operator[](int64_t i) const {
+    Slices slices{reinterpret_cast<uintptr_t>(memory_.get()) + i * bytes_};
+    return Arrays(kernel_, slices);
+  }
+
+ private:
+  const Kernel& kernel_;
+  int64_t bytes_;
+  DataPtr memory_;
+};
+
 // Other code in a thread configures AMX for itself.
 template <typename operand_t>
 struct ReleaseProducts {
@@ -59,40 +92,17 @@ struct ReleaseProducts {
   }
 };
 
-// Allocates a kernel's scratch: what its threads share, and then a Local of
-// each. Returns a function that calls f(local, i) for all i < count, at least
-// `grain` of them in a thread.
-template <typename Kernel>
-auto allocate_scratch(Kernel& kernel, int64_t threads) {
-  using Local = typename Kernel::Local;
-  const int64_t shared = kernel.share({}), local = Local(kernel, {}).bytes;
-  DataPtr memory = c10::GetCPUAllocator()->allocate(shared + threads * local);
-  const auto begin = reinterpret_cast<uintptr_t>(memory.get());
-  kernel.share({begin});
-  return [&kernel, shared, local, begin, memory = std::move(memory)](
-             int64_t count, int64_t grain, const auto& f) {
-    at::parallel_for(0, count, grain, [&](int64_t first, int64_t last) {
-      const ReleaseProducts<typename Kernel::operand_type> release;
-      const int64_t offset = shared + at::get_thread_num() * local;
-      Local arrays(kernel, {begin + offset});
-      for (const auto i : c10::irange(first, last)) {
-        f(arrays, i);
-      }
-    });
-  };
-}
-
-// Of an undefined tensor it is empty.
+// The matrices of t below each other; empty if t is undefined.
 template <typename scalar_t>
 Matrix<const scalar_t> matrix(const Tensor& t) {
   if (!t.defined()) {
     return {};
   }
-  return {t.const_data_ptr<scalar_t>(), t.size(1)};
+  return {t.const_data_ptr<scalar_t>(), t.size(-1)};
 }
 
 // to <- from (rows, columns) as an operand of products, with zeros up to whole
-// rows and columns: `vnni` rows of it lie in turns.
+// rows and columns: `vnni` consecutive rows are interleaved.
 template <int64_t vnni, typename scalar_t, typename operand_t>
 void pack(
     Matrix<const scalar_t> from,

@@ -1,0 +1,79 @@
+// For which sizes the CPU kernels of attn and of its backward run.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace at::native {
+
+// Processors with limits of their own: x86-64 without AVX2, with AVX2, with
+// AVX-512, with AVX-512 that MKL uses too, and with AMX beside that. All were
+// fitted on single processors of two cores: AVX2's and AVX512's on AMD's, AMX's
+// on Intel's; AVX512_MKL has AMX's but for float16.
+enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
+
+// Whether the kernels are faster than ATen's products, for matrices of these
+// sizes; d is 0 where grad_v alone is wanted, and e is 0 without grad_output.
+// They save passes over attn, which dominate unless D + E is large. But they
+// copy the operands and pad their sizes, which costs most where there are few
+// rows of q or of k.
+inline bool attn_is_fused(
+    AttnProcessor processor,
+    ScalarType dtype,
+    double m,
+    double n,
+    double d,
+    double e,
+    bool backward) {
+  const double rows = std::min(m, n), columns = d + e;
+  const double width = dtype == kDouble ? 128 : 256;
+  const bool half = dtype == kHalf || dtype == kBFloat16;
+  if (processor == AttnProcessor::Unmeasured || (half && columns > 16 * rows)) {
+    return false;
+  }
+  // Without instructions for 16 bits ATen's products are slow at every width.
+  const bool avx512 = processor == AttnProcessor::AVX512 ||
+      processor == AttnProcessor::AVX512_MKL;
+  if (half && processor != AttnProcessor::AMX && !(avx512 && dtype != kHalf)) {
+    return !backward || columns > 1;
+  }
+  // grad_v alone saves no pass, and a BLAS reads attn for few columns as fast
+  // as memory allows.
+  const double narrow = half ? 16 : 2;
+  if (backward && (d < narrow || (e != 0 && e < narrow))) {
+    return false;
+  }
+  // Where there are few rows, ATen's batched products are as fast.
+  const double wide = backward ? 2 * rows : std::min(8 * rows, 2 * rows + 96);
+  if (!half && (rows < (backward ? 32 : 16) || columns > wide)) {
+    return false;
+  }
+  switch (processor) {
+    case AttnProcessor::AVX2:
+      return columns <= (backward ? 128 : 2 * width) ||
+          (backward && rows <= 512 && columns <= width);
+    case AttnProcessor::AVX512:
+      return columns <= (backward ? width : 2 * width);
+    case AttnProcessor::AVX512_MKL:
+    case AttnProcessor::AMX:
+      // There ATen's tanh and products are fast. The kernels win backward where
+      // attn is large beside its operands: less so without grad_output, or
+      // where v is narrower than q. With 16 bits they win by bfloat16's
+      // products, which float16 has in ATen alone.
+      if (dtype == kBFloat16) {
+        return columns <= (backward ? width : 2 * width);
+      }
+      if (half) {
+        return backward ? rows * columns <= 8192 : columns <= width;
+      }
+      return backward &&
+          d + std::max(d, e) <=
+          std::min(width, rows / (dtype == kDouble ? 16 : 4));
+    default:
+      return false;
+  }
+}
+
+} // namespace at::native
