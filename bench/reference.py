@@ -11,7 +11,7 @@ Attn = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def composition(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    attn = torch.tanh(q @ k.t())
+    attn = torch.tanh(q @ k.mT)
     return attn @ v, attn
 
 

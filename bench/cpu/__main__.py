@@ -19,21 +19,23 @@ from pathlib import Path
 import torch
 
 from bench.cpu import charts, report, rule
-from bench.cpu.cases import DTYPES, PARTS, Case, grid, is_quick, other_routes
+from bench.cpu.cases import DTYPES, PARTS, Case, batches, grid, is_quick, other_routes
 from bench.cpu.processes import SETTINGS, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, commit, here, kernels
 from bench.cpu.routes import KINDS
 from bench.reference import require_attn
 from fork.arguments import Parser, duration, status
 
-HEADER = f"{'kind':15} {'type':8}{'N':>5} {'D':>7} {'E':>7} threads; {', '.join(report.HEAD)}; the same with huge pages"
+HEADER = (
+    f"{'kind':15} {'type':8}{'attn':>12} {'D':>7} {'E':>7} threads; {', '.join(report.HEAD)}; the same with huge pages"
+)
 ROUNDS = 5
 # A case ends after about this many seconds, even if fewer rounds were taken than otherwise.
 LONGEST = 10.0
 
 
 def chosen(options: Namespace) -> Iterator[Case]:
-    for case in itertools.chain(grid(), other_routes()):
+    for case in itertools.chain(grid(), batches(), other_routes()):
         if (
             case.part in (options.part or PARTS)
             and case.dtype in (options.dtype or DTYPES)
@@ -48,14 +50,16 @@ def measure(case: Case, processes: Sequence[Process], seconds: float) -> Result:
     used = []
     for i, (process, (_, columns)) in enumerate(zip(processes, SETTINGS)):
         if case.has_huge_pages or not any(column.endswith(PAGES) for column in columns.values()):
-            process.run(Worker.prepare, case, columns, case.part == "routes" and i == 0)
+            process.run(Worker.prepare, case, columns, case.part != "grid" and i == 0)
             used.append(process)
-    least = used[0].run(Worker.floor, case) if case.kind in KINDS[:2] and case.n >= 256 else None
+    least = (
+        used[0].run(Worker.floor, case) if case.part == "grid" and case.kind in KINDS[:2] and case.n >= 256 else None
+    )
     result = Result(case, medians(used, seconds), floor=least)
-    if case.part == "grid" and result.is_slower("composition", "generic"):
+    if case.part != "routes" and result.is_slower("composition", "generic"):
         # A longer measurement decides whether torch.attn is slower or the machine was busy.
         result = dataclasses.replace(result, seconds=medians(used, 4 * seconds))
-    if case.n >= 1024:
+    if case.part == "grid" and case.n >= 1024:
         peaks = [process.run(Worker.peaks) for process in used]
         result = dataclasses.replace(result, memory={name: peak for found in peaks for name, peak in found.items()})
     return result
@@ -79,7 +83,8 @@ def row(result: Result) -> str:
     said = [" ".join(f"{cell:>8}" for cell in cells[1:]) for cells in report.columns(result)]
     others = {name: time for name, time in result.seconds.items() if name.removesuffix(PAGES) not in report.HEAD}
     said += [f"{name} {report.milliseconds(time)}" for name, time in others.items()]
-    return f"{case.kind:15} {case.dtype:8}{case.n:5} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
+    shape = "x".join(map(str, case.shape))
+    return f"{case.kind:15} {case.dtype:8}{shape:>12} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
 
 
 def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
@@ -104,7 +109,9 @@ def main() -> None:
     parser = Parser(prog="python -m bench.cpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few cases, in under two minutes")
     parser.add_argument("--seconds", type=duration, default=0.1, help="for each column of a case (default 0.1)")
-    parser.add_argument("--part", nargs="+", choices=PARTS, help="the grid, or every other route at a few sizes")
+    parser.add_argument(
+        "--part", nargs="+", choices=PARTS, help="the grid, batches of matrices, or every other route at a few sizes"
+    )
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="only these")
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help="only these numbers of rows")
     parser.add_argument("--d", nargs="+", type=int, metavar="D", help="only these widths")

@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
-from bench.cpu.routes import GIVEN, KINDS, MASKS
+from bench.cpu.routes import BATCHED, GIVEN, KINDS, MASKS, SHARED
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-PARTS = ("grid", "routes")
+PARTS = ("grid", "batches", "routes")
 # With next to nothing to compute, what is left is the cost of a call.
 OVERHEAD_N = 2
-# D = E by N; 512 columns of q and of v are the widest for which a rule takes the kernels, so 1024 says little more.
+# D = E by N of one matrix.
 SQUARE = {
-    1: (1, 64, 1024),
-    16: (1, 16, 64, 256, 1024),
-    64: (1, 64, 256),
-    256: (1, 16, 64, 128, 256, 512),
+    16: (16, 64),
+    64: (16, 64, 256),
+    256: (16, 64, 128, 256),
+    512: (128,),
+    1000: (50, 64),
     1024: (1, 16, 64, 128, 256, 512),
-    2048: (16, 64, 128, 256),
-    4096: (1, 64, 256),
+    2048: (64, 128),
+    4096: (64, 256),
     8192: (64,),
 }
-# N, D and E: few rows that are long, one column, one side wider, and sizes that no vector divides.
-OTHER = (
-    *((1, 10**6, 1), (1, 1, 10**6), (16, 10**5, 16), (16, 16, 10**5), (4, 8192, 64), (256, 1024, 16), (256, 16, 1024)),
-    *((1024, 1, 64), (1024, 64, 1), (2048, 16, 128), (2048, 128, 16), (37, 5, 9), (1000, 65, 33)),
-    *((1000, 50, 50), (2000, 64, 64)),
+# N, D and E: one column, one side wider, and sizes that no vector divides.
+OTHER = ((256, 1024, 16), (1024, 1, 64), (1024, 64, 1), (2048, 16, 128), (37, 5, 9), (1000, 65, 33))
+ONE_GRADIENT = ((16, 16, 16), (256, 64, 64), (1024, 64, 64))
+GRADIENT_OF_ATTN = ((256, 64, 64), (1024, 64, 64), (4096, 64, 64))
+ONE_THREAD = ((16, 64, 64), (256, 64, 64), (1024, 64, 64), (1024, 256, 256), (4096, 64, 64))
+# Matrices, M and N as models have them: heads over a batch, and few queries of many keys.
+BATCHES = (
+    (96, 128, 128),
+    (32, 256, 256),
+    (8, 512, 512),
+    (4, 1024, 1024),
+    (2, 4096, 4096),
+    (32, 1, 4096),
+    (32, 16, 4096),
 )
-ONE_GRADIENT = ((16, 16, 16), (256, 1, 1), (1024, 1, 1), (1024, 64, 1), (1024, 64, 64), (1, 10**6, 1))
-GRADIENT_OF_ATTN = ((64, 16, 16), (256, 64, 64), (1000, 50, 50), (1024, 64, 64), (4096, 64, 64))
-ONE_THREAD = (
-    *((16, 64, 64), (256, 1, 1), (256, 64, 64), (1024, 1, 1), (1024, 64, 64), (1024, 256, 256), (2048, 64, 64)),
-    *((4096, 64, 64), (4, 8192, 64), (16, 10**5, 16)),
-)
+HEADS = (32, 64, 128)
 # ATen's products in float16 are so slow that larger cases would take most of the time and say nothing new.
 LARGEST_FLOAT16 = 2**28
 
@@ -53,27 +59,41 @@ class Case:
     e: int = 64
     threads: int = 0
     """0 stands for as many as the record says."""
+    m: int = 0
+    """Rows of q; 0 stands for N."""
+    batch: int = 0
+    """Matrices; 0 stands for one without a leading dimension."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of attn."""
+        return (self.batch,) * (self.batch > 0) + (self.m or self.n, self.n)
 
     @property
     def bytes(self) -> int:
-        """Of one N x N tensor."""
-        return self.n**2 * torch_dtype(self.dtype).itemsize
+        """Of attn."""
+        return math.prod(self.shape) * torch_dtype(self.dtype).itemsize
 
     @property
     def has_huge_pages(self) -> bool:
         """Whether a tensor is so large that PyTorch's switch for huge pages changes anything."""
-        return self.n * max(self.n, self.d, self.e) * torch_dtype(self.dtype).itemsize >= 2 << 20
+        return self.bytes // self.n * max(self.n, self.d, self.e) >= 2 << 20
 
     def takes(self, route: str) -> bool:
         """Not every route is timed everywhere: one compilation takes longer than all other measurements of a case."""
         if route in ("composition", "torch.attn"):
             return True
-        if self.part == "grid" or self.d != self.e:
+        if (self.part == "batches") != (route in BATCHED) or self.part == "grid":
             return False
         return route != "torch.compile" or (self.kind in KINDS[:3] and (self.n == OVERHEAD_N or self.n >= 1024))
 
     def __str__(self) -> str:
-        size = f"N={self.n} D={self.d}" + f" E={self.e}" * (self.e != self.d)
+        size = (
+            f"B={self.batch} " * (self.batch > 0)
+            + f"M={self.m} " * (self.m > 0)
+            + f"N={self.n} D={self.d}"
+            + f" E={self.e}" * (self.e != self.d)
+        )
         return f"{self.kind} {self.dtype} {size}" + f" {self.threads} thread" * bool(self.threads)
 
 
@@ -90,11 +110,18 @@ def grid() -> Iterator[Case]:
         (MASKS, ONE_GRADIENT, 0),
         (GIVEN, GRADIENT_OF_ATTN, 0),
         (KINDS[:2], ONE_THREAD, 1),
-        (MASKS, [(1024, 1, 1), (1024, 64, 64)], 1),
     ):
         for dtype, (n, d, e), kind in itertools.product(DTYPES, points, kinds):
             if dtype != "float16" or n * n * (d + e) <= LARGEST_FLOAT16:
                 yield Case("grid", kind, dtype, n, d, e, threads)
+
+
+def batches() -> Iterator[Case]:
+    """Of float32 and bfloat16; with shared k and v, and with a gradient of attn too, at D = E = 64."""
+    for dtype, (batch, m, n), d in itertools.product(DTYPES[:3:2], BATCHES, HEADS):
+        more = (SHARED, GIVEN[1]) if d == 64 and m == n <= 1024 else ()
+        for kind in (*KINDS[:2], *more):
+            yield Case("batches", kind, dtype, n, d, d, m=m * (m != n), batch=batch)
 
 
 def other_routes() -> Iterator[Case]:
@@ -108,6 +135,8 @@ def other_routes() -> Iterator[Case]:
 
 def is_quick(case: Case) -> bool:
     """The cases of `--quick`: a few sizes at D = E = 64, the unusual ones in float32, and the cost of a call."""
+    if case.part == "batches":
+        return (case.dtype, case.kind, case.d) == ("float32", KINDS[0], 64) and case.shape[-2] != 4096
     if case.part == "routes":
         return case.n == OVERHEAD_N and case.kind in KINDS[:2] or case.n == 1024 and case.kind in KINDS[:3]
     if case.threads or case.dtype != "float32":

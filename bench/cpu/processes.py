@@ -14,7 +14,7 @@ import torch
 from bench.cpu.cases import Case, torch_dtype
 from bench.cpu.measure import Clock, Floor, Work, in_turns, peak_memory
 from bench.cpu.record import PAGES
-from bench.cpu.routes import jax_works, routes, works
+from bench.cpu.routes import routes, works
 from bench.reference import Attn
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Worker:
         torch._dynamo.reset()  # Past its limit of compilations per function, torch.compile would run eagerly.
         if others and not self.others:
             self.others = routes(others=True)
-        size, dtype = (case.n, case.d, case.e), torch_dtype(case.dtype)
+        size, dtype = (case.shape, case.d, case.e), torch_dtype(case.dtype)
         self.found = {}
         for name, attn in (self.others if others else routes(others=False)).items():
             if not case.takes(name) or (name not in columns and not others):
@@ -62,9 +62,6 @@ class Worker:
                 self.found[columns.get(name, name)] = work
             except (NotImplementedError, RuntimeError):
                 print(f"    {name} has no {case.kind}", flush=True)  # A custom Function without a jvp, say
-        if others and (jax := jax_works(case.kind, *size, dtype)) is not None:
-            jax()
-            self.found["jax.jit"] = jax
         self.clocks = {name: Clock(work) for name, work in self.found.items()}
 
     def turn(self, seconds: float) -> dict[str, list[float]]:

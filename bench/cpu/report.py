@@ -6,6 +6,7 @@ document shows the present kernels only.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections import Counter
@@ -15,25 +16,26 @@ from pathlib import Path
 from bench import parts
 from bench.counts import FILE as COUNTS
 from bench.counts import table as counts
-from bench.cpu.cases import DTYPES, Case, grid
-from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result, kernels
-from bench.cpu.routes import GIVEN, KINDS, MASKS
+from bench.cpu.cases import DTYPES, Case, batches, grid
+from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result
+from bench.cpu.routes import GIVEN, KINDS, MASKS, SHARED
 from bench.cpu.rule import fused, present
 from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("stack/*/*.md")))
-# What `python -m checks.memory` measures.
-SCRATCH = FOLDER / "scratch.json"
-# dtype and N of the rows of the table in descriptions, at D = E = 64.
-ROWS = (*(("float32", n) for n in (16, 1024, 4096)), *(("bfloat16", n) for n in (1024, 4096)))
+# The rows of the table in descriptions, at D = E = 64.
+ROWS = (
+    *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
+    *(Case("grid", "", dtype, n) for dtype, n in (("float32", 1024), ("float32", 4096), ("bfloat16", 1024))),
+)
 # The case of the README's first sentence of speed, which is measured in a minute.
 HEADLINE = ("float32", 4096, 64)
 UNMEASURED = "No processor has been measured with the present kernels: `make bench` does so."
 HOW = (
     "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
-    "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.t())` and `@ v`. Generic is "
+    "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.mT)` and `@ v`. Generic is "
     "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. Rows with huge pages "
     "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
     "operations forward and 4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. "
@@ -43,30 +45,13 @@ HOW = (
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
 
-def scratch() -> str:
-    """Bytes that the kernels take beside inputs and results, in units of attn, by threads."""
-    found = json.loads(SCRATCH.read_text()) if SCRATCH.is_file() else {}
-    if found.get("kernels") != kernels("cpu"):
-        return "Nobody has measured the scratch of the present kernels: `python -m checks.memory` does so."
-    shown = [
-        row for row in found["rows"] if row["d"] == row["e"] == 64 and row["n"] >= 1024 and row["dtype"] != "float64"
-    ]
-    rows = [
-        [row["dtype"], str(row["n"]), kind, *(f"{share:.2f}" for share in row[kind])]
-        for row in shown
-        for kind in KINDS[:2]
-    ]
-    threads = [f"{count} thread{'s' * (count > 1)}" for count in shown[0]["threads"]]
-    return f"{markdown_table(('dtype', 'N', 'kind', *threads), rows)}\nCommit {found['commit']}."
-
-
 def verdicts(record: Record, whole: Sequence[Case] = ()) -> str:
     """Where torch.attn is slower than composition, and where its kernels are slower than the generic operator.
 
     A case with huge pages counts as one more. Where no kernel runs, torch.attn is the generic operator's code in
     another process: how far these two are apart is the noise of the record. `whole` are the cases that there are.
     """
-    measured = [r for r in record.results if r.case.part == "grid" and r.speedup()]
+    measured = [r for r in record.results if r.case.part != "routes" and r.speedup()]
     if not measured:
         return "no case of the grid was measured"
     runs = dict(zip((r.case for r in measured), fused(record, [r.case for r in measured])))
@@ -128,15 +113,26 @@ def columns(result: Result) -> list[list[str]]:
 
 
 def speed(records: Sequence[Record]) -> str:
-    """A few cases of each processor, and where they are from."""
+    """A few cases of each processor, forward and backward in a row, and where they are from."""
     texts = []
     for record in records:
-        cases = [Case("grid", kind, dtype, n) for dtype, n in ROWS for kind in KINDS[:2]]
-        found = [result for case in cases if (result := record.find(case))]
-        rows = [[r.case.dtype, str(r.case.n), _kind(r), *cells] for r in found for cells in columns(r)]
-        table = _table(("dtype", "N", "kind", "pages", *HEAD), rows)
-        texts.append(f"{table}\n" + wrapped(f"{record.conditions}, {provenance(found)}.", "* ", "  "))
+        found = [[record.find(dataclasses.replace(case, kind=kind)) for kind in KINDS[:2]] for case in ROWS]
+        rows = [
+            [case.dtype, " x ".join(map(str, case.shape)), *(cell for r in both for cell in _short(r))]
+            for case, both in zip(ROWS, found)
+            if any(both)
+        ]
+        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "torch.attn, ms", "speed-up")]
+        origin = f"{record.conditions}, {provenance([r for both in found for r in both if r])}."
+        texts.append(f"{_table(('dtype', 'attn', *head), rows)}\n" + wrapped(origin, "* ", "  "))
     return "\n".join(texts) or UNMEASURED
+
+
+def _short(result: Result | None) -> list[str]:
+    if result is None:
+        return ["", "", ""]
+    times = [milliseconds(result.seconds.get(name)) for name in (HEAD[0], HEAD[2])]
+    return [*times, _gain(result.speedup()) + ", composed" * (result.fused is False)]
 
 
 def headline(records: Sequence[Record]) -> str:
@@ -178,7 +174,9 @@ def memory(records: Sequence[Record], n: int = 8192) -> str:
 
 def slower(records: Sequence[Record]) -> str:
     """The verdict on every processor."""
-    said = [wrapped(f"{record.processor}: {verdicts(record, list(grid()))}.", "* ", "  ") for record in records]
+    said = [
+        wrapped(f"{record.processor}: {verdicts(record, [*grid(), *batches()])}.", "* ", "  ") for record in records
+    ]
     return "".join(said) or UNMEASURED + "\n"
 
 
@@ -209,7 +207,6 @@ def values() -> dict[str, str]:
         "speed": speed(records),
         "slower": slower(records),
         "memory": memory(records),
-        "scratch": scratch(),
         "charts": charts_of(records),
         **parts.values(),
         "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
@@ -241,14 +238,26 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def details(results: Iterable[Result]) -> str:
     """Every result of the grid."""
-    head = ("N", "D", "E", "kind", "threads", "pages", *HEAD, "of the floor", *(f"memory: {name}" for name in HEAD[:3]))
+    head = (
+        "attn",
+        "D",
+        "E",
+        "kind",
+        "threads",
+        "pages",
+        *HEAD,
+        "of the floor",
+        *(f"memory: {name}" for name in HEAD[:3]),
+    )
     rows = []
-    kinds = (*KINDS, *MASKS, *GIVEN)
-    for r in sorted(results, key=lambda r: (r.case.threads, r.case.n, r.case.d, r.case.e, kinds.index(r.case.kind))):
+    kinds = (*KINDS, *MASKS, *GIVEN, SHARED)
+    for r in sorted(
+        results, key=lambda r: (r.case.threads, r.case.batch, r.case.n, r.case.d, r.case.e, kinds.index(r.case.kind))
+    ):
         case = r.case
         memory = [f"{r.memory[name] / case.bytes:.2f}" if name in r.memory else "" for name in HEAD[:3]]
         share = f"{r.floor / r.seconds['torch.attn']:.0%}" if r.floor and case.n >= 256 else ""
-        size = [str(case.n), str(case.d), str(case.e), _kind(r), str(case.threads or "")]
+        size = [" x ".join(map(str, case.shape)), str(case.d), str(case.e), _kind(r), str(case.threads or "")]
         for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
             rows.append([*size, *cells, *more])
     return _table(head, rows)
@@ -258,15 +267,16 @@ def other_routes(results: Sequence[Result]) -> str:
     """Milliseconds by every route."""
     names = list(dict.fromkeys(name for r in results for name in r.seconds))
     rows = []
-    for r in sorted(results, key=lambda r: (r.case.dtype[::-1], KINDS.index(r.case.kind), r.case.n)):
-        size = [r.case.dtype, r.case.kind, str(r.case.n), str(r.case.d), str(r.case.e)]
+    for r in sorted(results, key=lambda r: (r.case.dtype[::-1], r.case.kind, r.case.batch, r.case.n)):
+        size = [r.case.dtype, r.case.kind, " x ".join(map(str, r.case.shape)), str(r.case.d), str(r.case.e)]
         rows.append([*size, *(milliseconds(r.seconds.get(name)) for name in names)])
-    return markdown_table(["dtype", "kind", "N", "D", "E", *names], rows)
+    return markdown_table(["dtype", "kind", "attn", "D", "E", *names], rows)
 
 
 def document(record: Record) -> str:
     """tables.md of one processor."""
     measured = [r for r in record.results if r.case.part == "grid"]
+    batches = [r for r in record.results if r.case.part == "batches"]
     routes = [r for r in record.results if r.case.part == "routes"]
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
@@ -279,6 +289,8 @@ def document(record: Record) -> str:
         mine = [r for r in measured if r.case.dtype == dtype]
         if mine:
             text += f"## {dtype}\n\n{details(mine)}\n"
+    if batches:
+        text += f"## Batches, milliseconds\n\n{other_routes(batches)}\n"
     if routes:
         text += f"## Other routes, milliseconds\n\n{other_routes(routes)}\n"
     return text.rstrip("\n") + "\n"

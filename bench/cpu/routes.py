@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -18,6 +18,25 @@ MASKS = ("grad_q", "grad_k", "grad_v")
 """Backward where one input alone requires a gradient."""
 GIVEN = ("of attn", "of both")
 """Backward where attn has a gradient, alone or beside output's."""
+
+
+SHARED = "forward, shared k and v"
+"""A batch of q against one k and v, which torch.attn serves by vmap."""
+BATCHED = ("vmap", "loop", "SDPA")
+
+
+def batched() -> dict[str, Attn]:
+    """The other ways to a batch; SDPA makes the same products, but a softmax, and returns no attn."""
+
+    def loop(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        outputs, weights = zip(*(torch.attn(*one) for one in zip(q, k, v)))
+        return torch.stack(outputs), torch.stack(weights)
+
+    def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        output = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+        return output, output
+
+    return {"vmap": torch.vmap(torch.attn), "loop": loop, "SDPA": sdpa}
 
 
 def routes(others: bool) -> dict[str, Attn]:
@@ -34,7 +53,7 @@ def routes(others: bool) -> dict[str, Attn]:
         print(f"C++ Function left out: {str(error).splitlines()[0]}")
     found["torch.compile"] = torch.compile(composition, dynamic=False)
     found["in float32"] = in_float32
-    return found
+    return found | batched()
 
 
 def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,18 +62,24 @@ def in_float32(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch
     return output.to(q.dtype), attn.to(q.dtype)
 
 
-def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work:
-    """One call of the kind, on inputs whose scores are of order one."""
+def works(attn: Attn, kind: str, shape: Sequence[int], d: int, e: int, dtype: torch.dtype) -> Work:
+    """One call of the kind for attn of this shape, on inputs whose scores are of order one."""
+    *lead, m, n = shape
     generator = torch.Generator().manual_seed(n)
 
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(dtype)
 
     scale = max(d, 1) ** -0.25
-    q, k, v = make(n, d) * scale, make(n, d) * scale, make(n, e)
+    q, k, v = make(*lead, m, d) * scale, make(*lead, n, d) * scale, make(*lead, n, e)
     if kind == "forward":
         return lambda: attn(q, k, v)
-    grad, tangent = make(n, e), make(n, d)
+    if kind == SHARED:
+        if attn in (composition, in_float32):
+            return lambda: attn(q, k[0], v[0])
+        shared = torch.vmap(attn, in_dims=(0, None, None))
+        return lambda: shared(q, k[0], v[0])
+    grad, tangent = make(*lead, m, e), make(*lead, m, d)
     if kind == "forward AD":
 
         def dual() -> object:
@@ -69,7 +94,9 @@ def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> 
         return lambda: torch.autograd.grad(attn(q, k, v)[0], wanted, grad)
     output, weights = attn(q, k, v)
     if kind in GIVEN:
-        outputs, grads = ((weights,), (make(n, n),)) if kind == GIVEN[0] else ((output, weights), (grad, make(n, n)))
+        outputs, grads = (
+            ((weights,), (make(*shape),)) if kind == GIVEN[0] else ((output, weights), (grad, make(*shape)))
+        )
         return lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True, allow_unused=True)
     if kind == "backward" or kind in MASKS:
         return lambda: torch.autograd.grad(output, wanted, grad, retain_graph=True)
@@ -77,24 +104,3 @@ def works(attn: Attn, kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> 
     first = torch.autograd.grad(output, wanted, grad, create_graph=True)
     seeds = [torch.ones_like(t) for t in first]
     return lambda: torch.autograd.grad(first, (q, k, v, grad), seeds, retain_graph=True)
-
-
-def jax_works(kind: str, n: int, d: int, e: int, dtype: torch.dtype) -> Work | None:
-    """The same function under jax.jit; None where JAX is not installed or the kind or dtype is not compared."""
-    try:
-        jax, jnp = importlib.import_module("jax"), importlib.import_module("jax.numpy")
-    except ImportError:
-        return None
-    if kind not in ("forward", "both") or dtype != torch.float32:
-        return None
-
-    def attn(q: Any, k: Any, v: Any) -> tuple[object, object]:
-        a = jnp.tanh(q @ k.T)
-        return a @ v, a
-
-    q, k, v, grad = (jnp.asarray(torch.randn(n, m).numpy()) for m in (d, d, e, e))
-    if kind == "forward":
-        forward = jax.jit(attn)
-        return lambda: jax.block_until_ready(forward(q, k, v))
-    backward = jax.jit(lambda *inputs: jax.vjp(lambda *x: attn(*x)[0], *inputs)[1](grad))
-    return lambda: jax.block_until_ready(backward(q, k, v))
