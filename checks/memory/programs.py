@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -30,10 +29,13 @@ SIZES = (
 MASKS = tuple(m for m in itertools.product((False, True), repeat=3) if any(m))
 
 
-def inputs(n: int, d: int, e: int, dtype: torch.dtype) -> list[Tensor]:
-    """q, k, v, grad_output, grad_attn."""
+def inputs(
+    n: int, d: int, e: int, dtype: torch.dtype, m: int | None = None, lead: tuple[int, ...] = ()
+) -> list[Tensor]:
+    """q, k, v, grad_output, grad_attn; M is N if it is not given."""
     generator = torch.Generator().manual_seed(n)
-    sizes = ((n, d), (n, d), (n, e), (n, e), (n, n))
+    m = n if m is None else m
+    sizes = [(*lead, *size) for size in ((m, d), (n, d), (n, e), (m, e), (m, n))]
     return [torch.randn(size, generator=generator).mul_(0.3).to(dtype) for size in sizes]
 
 
@@ -102,30 +104,28 @@ THREADS = (1, 2, 3, 8, 16, 64)
 
 
 def peaks(guard: ctypes.CDLL) -> None:
-    """Bytes beside inputs and results at the peak of a call: at most those of attn, 4 MiB, or two threads'."""
-    for dtype, (n, d, e) in itertools.product(
-        DTYPES[:4], ((300, 64, 64), (1024, 64, 64), (1024, 2, 128), (1500, 16, 100), (4096, 64, 64))
+    """Bytes beside inputs and results at the peak of a call: at most those of attn, 4 MiB, or 3 * 2^16 numbers a thread."""
+    for dtype, (lead, m, n, d, e), threads in itertools.product(
+        DTYPES[:4],
+        (
+            *(((), n, n, d, e) for n, d, e in ((300, 64, 64), (1024, 64, 64), (1024, 2, 128), (1500, 16, 100))),
+            ((), 4096, 4096, 64, 64),
+            *(((b,), m, n, 64, 64) for b, m, n in ((64, 128, 128), (3, 512, 700), (5, 256, 256), (33, 70, 1100))),
+        ),
+        (1, 2, 3, 8, 16, 64),
     ):
-        tensors = inputs(n, d, e, dtype)
-        whole = n * n * dtype.itemsize
-        shares, most = [], max(whole, 4 << 20)
-        for threads in THREADS:
-            torch.set_num_threads(threads)
-            attn = torch.attn(*tensors[:3])[1]
-            for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
-                call()
-                before = guard.guard_live()
-                guard.guard_peak()
-                results = call()
-                extra = guard.guard_peak() - before - sum(t.nbytes for t in results)
-                shares.append(round(extra / whole, 3))
-                most = max(most, extra if threads <= 2 else 0)
-                if extra > most:
-                    raise SystemExit(
-                        f"{dtype}, N = {n}, {threads} threads: {extra} bytes, {extra / whole:.2f} of attn's"
-                    )
-        size = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "e": e}
-        print(json.dumps({**size, "threads": THREADS, "forward": shares[::2], "backward": shares[1::2]}))
+        tensors = inputs(n, d, e, dtype, m, lead)
+        torch.set_num_threads(threads)
+        attn = torch.attn(*tensors[:3])[1]
+        most = max(attn.nbytes, 4 << 20, threads * (3 << 16) * max(4, dtype.itemsize))
+        for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
+            call()
+            before = guard.guard_live()
+            guard.guard_peak()
+            results = call()
+            extra = guard.guard_peak() - before - sum(t.nbytes for t in results)
+            if extra > most:
+                raise SystemExit(f"{dtype}, {lead} {m} x {n}, {threads} threads: {extra} bytes, {most} are allowed")
 
 
 def unwritten(guard: ctypes.CDLL) -> None:
@@ -190,23 +190,26 @@ def calls(many: int) -> None:
 
 
 def sizes() -> None:
-    """Five hundred sizes leave little behind, though oneDNN keeps a kernel for each shape and thread that it meets."""
+    """Many sizes leave little behind, though oneDNN keeps a kernel for each shape and thread that it meets."""
     torch.set_num_threads(2)
 
-    def call(n: int, dtype: torch.dtype) -> None:
-        q, k, v = (torch.randn(n, 64).to(dtype).requires_grad_() for _ in range(3))
+    def call(n: int, d: int, dtype: torch.dtype) -> None:
+        q, k, v = (torch.randn(n, d).to(dtype).requires_grad_() for _ in range(3))
         torch.attn(q, k, v)[0].sum().backward()
 
-    for dtype in (torch.float32, torch.bfloat16):
-        call(800, dtype)
+    for dtype, (widths, rows) in itertools.product(
+        (torch.float32, torch.bfloat16), (((64,), range(800, 300, -1)), ((8, 16, 24, 32, 48, 64), range(513, 8, -7)))
+    ):
+        call(rows[0], widths[0], dtype)
         before = resident()
-        for n in range(800, 300, -1):
-            call(n, dtype)
+        for n, d in itertools.product(rows, widths):
+            call(n, d, dtype)
         ctypes.CDLL(None).malloc_trim(0)
         grown = (resident() - before) >> 20
-        print(f"{dtype}: {grown} MiB more after 500 sizes")
+        said = f"{dtype}: {grown} MiB more after {len(rows)} sizes and {len(widths)} widths"
+        print(said)
         if grown > 64:
-            raise SystemExit(f"{dtype}: {grown} MiB more after 500 sizes, 64 are allowed")
+            raise SystemExit(f"{said}, 64 are allowed")
 
 
 def main() -> None:
