@@ -335,7 +335,14 @@ class TestGradients(AttnTestCase):
                 self.assertEqual(saved, needed)
 
 
-SIZES_OF = dict(grad_output="ME", grad_attn="MN", q="MD", k="ND", v="NE", attn="MN")
+SIZES_OF = {
+    "grad_output": "ME",
+    "grad_attn": "MN",
+    "q": "MD",
+    "k": "ND",
+    "v": "NE",
+    "attn": "MN",
+}
 NAMES = tuple(SIZES_OF)
 
 

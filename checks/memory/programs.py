@@ -104,7 +104,7 @@ THREADS = (1, 2, 3, 8, 16, 64)
 
 
 def peaks(guard: ctypes.CDLL) -> None:
-    """Bytes beside inputs and results at the peak of a call: at most those of attn, 4 MiB, or 3 * 2^16 numbers a thread."""
+    """Bytes beside inputs and results at a peak: at most those of attn, 4 MiB, or 3 << 16 numbers for each thread."""
     for dtype, (lead, m, n, d, e), threads in itertools.product(
         DTYPES[:4],
         (
