@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import parts
 from bench.counts import FILE as COUNTS
@@ -24,7 +25,7 @@ from bench.documents import fill, markdown_table, wrapped
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("stack/*/*.md")))
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOLDER / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
 # The rows of the table in descriptions, at D = E = 64.
 ROWS = (
     *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
@@ -42,6 +43,7 @@ HOW = (
     f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}. Where torch.attn runs "
     "no kernel it is composed, as generic is."
 )
+CHARTS = {"speedup": "Speed-up over composition", "roofline": "Share of the floor", "memory": "Peak memory"}
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
 
@@ -182,15 +184,30 @@ def slower(records: Sequence[Record]) -> str:
 
 def charts_of(records: Sequence[Record]) -> str:
     """Links to the charts of every processor."""
-    titles = {"speedup": "Speed-up over composition", "roofline": "Share of the floor", "memory": "Peak memory"}
     return (
         "\n".join(
             f"![{title} against N, {record.processor}](guide/bench/{record.folder_name}/{name}.svg)"
             for record in records
-            for name, title in titles.items()
+            for name, title in CHARTS.items()
         )
         or UNMEASURED
     )
+
+
+def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any]]]) -> str:
+    """One row for every folder of results: the processor, of which kernels it has figures, tables and charts."""
+    rows = []
+    for record in records:
+        folder, shown = record.folder_name, present(record).results
+        kernels_of = "present" if shown == record.results else "present and earlier" if shown else "earlier"
+        charts = ", ".join(f"[{name}]({folder}/{name}.svg)" for name in CHARTS)
+        place = f"{record.threads} threads, {record.capability}"
+        rows.append([f"[{record.processor}]({folder}/tables.md)", place, kernels_of, charts])
+    for path, gpu in gpus:
+        torch, commits = ({result[key] for result in gpu["results"]} for key in ("torch", "commit"))
+        measured = f"torch {', '.join(sorted(torch))}"
+        rows.append([f"[{gpu['device']}]({path.name}/tables.md)", measured, f"of {', '.join(sorted(commits))}", ""])
+    return markdown_table(("processor, and its tables", "measured with", "kernels", "charts"), rows)
 
 
 def values() -> dict[str, str]:
@@ -208,6 +225,7 @@ def values() -> dict[str, str]:
         "slower": slower(records),
         "memory": memory(records),
         "charts": charts_of(records),
+        "processors": index(everywhere(), gpus.records()),
         **parts.values(),
         "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
     }
