@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +15,11 @@ from bench.cpu import __main__ as bench
 from bench.cpu import record as records
 from bench.cpu import report
 from bench.cpu.cases import DTYPES, Case, batches, grid, is_quick, other_routes
-from bench.cpu.processes import PLAIN, SWITCH, Process, Worker
+from bench.cpu.processes import Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, here
 from bench.cpu.routes import works
 from bench.cpu.rule import fused, present
 from bench.reference import composition
-from fork.errors import ForkError
 
 FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
 CAPABILITY = here().capability
@@ -78,13 +75,6 @@ def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch
     assert "with them, slower (below 0.97) than composition in " in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_large_cases_have_both_settings_and_their_memory(tmp_path, monkeypatch):
-    measure(monkeypatch, *SLICE[:5], "1024", "--d", "16", "--out", str(tmp_path))
-    found = Record.read(tmp_path).find(dataclasses.replace(FORWARD, n=1024))
-    assert found and found.speedup(pages=PAGES) and found.speedup("generic", PAGES)
-    assert set(found.memory) == {"composition", "generic", "torch.attn"} and found.floor
-
-
 def test_results_of_another_processor_stay(tmp_path, monkeypatch):
     foreign = Record("Another Processor", 2, "AVX2", results=[result()])
     foreign.write(tmp_path)
@@ -96,75 +86,11 @@ def test_results_of_another_processor_stay(tmp_path, monkeypatch):
     assert (tmp_path / "results.json").read_bytes() == before
 
 
-def test_a_part_that_has_no_case_is_refused(tmp_path, monkeypatch):
-    with pytest.raises(ForkError, match="no case has this part, dtype, N and D"):
-        measure(monkeypatch, "--n", "3", "--out", str(tmp_path))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_case_has_its_own_number_of_threads(monkeypatch):
-    monkeypatch.setattr(torch, "attn", composition, raising=False)
-    worker = Worker()
-    for threads in (1, 0):
-        worker.prepare(dataclasses.replace(FORWARD, threads=threads), {"composition": "composition"}, False)
-        assert torch.get_num_threads() == (threads or worker.threads) and set(worker.turn(1e-3)) == {"composition"}
-
-
 def test_a_single_gradient_is_the_only_one_that_is_computed():
     expected = {"grad_q": [(3, 4)], "grad_k": [(3, 4)], "grad_v": [(3, 5)], "backward": [(3, 4), (3, 4), (3, 5)]}
     for kind, sizes in expected.items():
         gradients: Any = works(composition, kind, (3, 3), 4, 5, torch.float32)()
         assert [tuple(grad.shape) for grad in gradients] == sizes
-
-
-class Pages:
-    """Called with a worker: the bytes of 64 MiB of PyTorch's that lie in huge pages."""
-
-    @staticmethod
-    def huge(worker):
-        kept = torch.ones(2**24)
-        with open("/proc/self/smaps_rollup") as file:
-            found = next(int(line.split()[1]) * 1024 for line in file if line.startswith("AnonHugePages"))
-        return found if len(kept) else 0
-
-
-def test_the_switch_for_huge_pages_reaches_the_allocator():
-    policy = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not policy.exists() or "[madvise]" not in policy.read_text():
-        pytest.skip("this system gives huge pages to everybody or to nobody")
-    without, switched = (Process(environment).run(Pages.huge) for environment in (PLAIN, SWITCH))
-    assert without == 0 and switched >= 32 << 20
-
-
-def test_a_run_goes_on_where_the_time_was_up(tmp_path, monkeypatch, capsys):
-    words = (*SLICE[:5], "16", "256", *SLICE[6:], "--out", str(tmp_path))
-    measure(monkeypatch, *words, "--minutes", "1e-9")
-    assert "the time is up: 7 cases are left" in capsys.readouterr().out
-    measure(monkeypatch, *SLICE, "--out", str(tmp_path), "--missing")
-    assert {r.case.n for r in Record.read(tmp_path).results} == {16}
-    timed = {r.case: r.seconds for r in Record.read(tmp_path).results}
-    measure(monkeypatch, *words, "--missing")
-    kept = Record.read(tmp_path)
-    assert len(kept.results) == 7 and timed.items() <= {r.case: r.seconds for r in kept.results}.items()
-
-
-def test_the_verdict_names_every_slower_case_and_no_other():
-    slow = result(dataclasses.replace(FORWARD, kind="grad_v", e=1), speedup=0.96, generic=0.98)
-    elsewhere = result(dataclasses.replace(FORWARD, part="routes"), speedup=0.5)
-    paged = result(dataclasses.replace(FORWARD, threads=1))
-    paged.seconds.update({"generic" + PAGES: 0.5e-3, "torch.attn" + PAGES: 1e-3, "composition" + PAGES: 1e-3})
-    missing = dataclasses.replace(FORWARD, dtype="float64")
-    record = Record("A Processor", 2, "AVX2", results=[slow, elsewhere, paged, result(speedup=0.98)])
-    assert report.verdicts(record, [*(r.case for r in record.results if r is not elsewhere), missing]) == (
-        "3 of 4 (float32 3 of 3, float64 0 of 1) cases measured, the kernels run in 2; "
-        "with them, slower (below 0.97) than composition in none of 3; "
-        "with them, slower (below 0.97) than generic in 1 of 3: "
-        "forward float32 N=16 D=16 1 thread, huge pages (0.50); "
-        "composed, slower than composition in 1 of 1: grad_v float32 N=16 D=16 E=1 (0.96); "
-        "where no kernel runs, the same code in two processes differs by 0.98 to 0.98, "
-        "in 0 of 1 pairs by more than 0.97 to 1.03"
-    )
-    assert report.verdicts(Record("A Processor", 2, "AVX2")) == "no case of the grid was measured"
 
 
 @pytest.mark.parametrize("speedup, kept, status", [(1.0, 5, False), (0.96, 5, True), (1.0, 4, True)])
@@ -293,34 +219,3 @@ def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
     assert digests() == before
     (native / "cpu/Other.h").write_text("inline bool attn_is_fused();\n")
     assert digests()[0] != before[0]
-
-
-def test_code_of_avx512_changes_its_own_kernels_alone(tmp_path, monkeypatch):
-    file = tmp_path / "aten/src/ATen/native/cpu/Kernel.h"
-    file.parent.mkdir(parents=True)
-    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
-
-    def digests(special, other):
-        file.write_text(f"#if defined(CPU_CAPABILITY_AVX512) && A\n{special}\n#else\n{other}\n#endif\nint c;\n")
-        return [records.kernels.__wrapped__("cpu", capability) for capability in ("AVX512", "AVX2")]
-
-    before, changed = digests("int a;", "int b;"), digests("int d;", "int b;")
-    assert changed[0] != before[0] and changed[1] == before[1]
-    assert digests("int a;", "int d;")[1] != before[1]
-
-
-def test_only_what_can_change_a_measurement_makes_a_commit_dirty(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
-    assert records.commit() == "unknown"
-    for path in ("guide/bench/results.json", "README.md", "Makefile"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("1\n")
-    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "all"]):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(["git", *identity, *words], cwd=tmp_path, check=True)
-    clean = records.commit()
-    (tmp_path / "guide/bench/results.json").write_text("2\n")
-    (tmp_path / "README.md").write_text("2\n")
-    assert records.commit() == clean and len(clean) == 7
-    (tmp_path / "Makefile").write_text("2\n")
-    assert records.commit() == f"{clean}-dirty"

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench import build
+from bench.documents import fill
 from checks import ROOT
 from fork.series import Series
 from fork.verify import operator_map
@@ -57,8 +59,6 @@ def test_the_suites_name_rows_of_the_map() -> None:
     assert {*ROWS.values(), *REASONS.values()} <= {row.row for row in operator_map.rows()}
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
-def test_text_wraps_at_120(text: Path) -> None:
-    """Tables, blocks of code and links do not wrap."""
-    prose = re.sub(r"^```.*?^```$", "", text.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert not [line for line in prose.splitlines() if len(re.sub(r"\]\(.*?\)", "", line)) > 120 and line[:1] != "|"]
+def test_the_page_of_builds_shows_what_was_measured() -> None:
+    text = build.GUIDE.read_text()
+    assert fill(text, build.document(build.kept_here()), build.GUIDE.name) == text
