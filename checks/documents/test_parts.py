@@ -9,9 +9,7 @@ import pytest
 from bench import parts
 
 
-@pytest.mark.parametrize(
-    "targets, made, status", [("lint unit", "lint unit", 0), ("lint no unit", "lint no", 7)]
-)
+@pytest.mark.parametrize("targets, made, status", [("lint unit", "lint unit", 0), ("lint no unit", "lint no", 7)])
 def test_a_failure_ends_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, targets: str, made: str, status: int
 ) -> None:
