@@ -14,6 +14,9 @@ Computes attention with :math:`\tanh` in the place of softmax.
     \text{attn} = \tanh(q k^{\mathsf{T}}) \qquad
     \text{output} = \text{attn} \; v
 
+:attr:`q`, :attr:`k` and :attr:`v` are matrices, or batches of them with the same leading
+dimensions, which are not broadcast.
+
 Entry :math:`(i, j)` of `attn` weighs row :math:`j` of :attr:`v` in row :math:`i` of `output`.
 As :math:`\tanh` acts on each entry alone, the weights of a row may be negative, and do not
 sum to one. Complex :attr:`k` is transposed, not conjugated.
@@ -21,22 +24,23 @@ sum to one. Complex :attr:`k` is transposed, not conjugated.
 Both outputs are differentiable, any number of times and in forward mode too.
 
 Args:
-    q (Tensor): the queries, of size :math:`(N, D)`
-    k (Tensor): the keys, of size :math:`(N, D)`
-    v (Tensor): the values, of size :math:`(N, E)`
+    q (Tensor): the queries, of size :math:`(*, M, D)`
+    k (Tensor): the keys, of size :math:`(*, N, D)`
+    v (Tensor): the values, of size :math:`(*, N, E)`, where :math:`*` is any number of leading
+        dimensions
 
 All three must have the same device and the same dtype, which must be ``torch.float16``,
 ``torch.bfloat16``, ``torch.float32``, ``torch.float64``, ``torch.complex64`` or
-``torch.complex128``; any of :math:`N`, :math:`D` and :math:`E` may be 0.
+``torch.complex128``; any size may be 0.
 
 Returns:
     A named tuple ``(output, attn)`` with the device and dtype of the inputs: `output` of size
-    :math:`(N, E)` and `attn` of size :math:`(N, N)`.
+    :math:`(*, M, E)` and `attn` of size :math:`(*, M, N)`.
 
 Raises:
-    RuntimeError: if an input is not 2-D, if the numbers of rows of the three or the numbers of
-        columns of :attr:`q` and :attr:`k` differ, if the devices or dtypes differ, or if the
-        dtype is not supported.
+    RuntimeError: if an input has fewer than two dimensions, if the leading dimensions,
+        :math:`D` of :attr:`q` and :attr:`k`, or :math:`N` of :attr:`k` and :attr:`v` differ, if
+        the devices or dtypes differ, or if the dtype is not supported.
 
 .. seealso::
     :func:`torch.nn.functional.scaled_dot_product_attention` for attention with softmax.
@@ -54,5 +58,11 @@ Example::
     attn=tensor([[ 0.4621,  0.7616,  0.0000],
             [ 0.0000,  0.7616, -0.7616],
             [ 0.2449,  0.0000,  0.4621]]))
+
+    >>> # 8 heads over a batch of 2: 3 queries see 5 keys
+    >>> q, k, v = torch.randn(2, 8, 3, 4), torch.randn(2, 8, 5, 4), torch.randn(2, 8, 5, 6)
+    >>> output, attn = torch.attn(q, k, v)
+    >>> output.shape, attn.shape
+    (torch.Size([2, 8, 3, 6]), torch.Size([2, 8, 3, 5]))
 """,
 )

@@ -21,18 +21,24 @@ def make_attn_arg(device, dtype):
 def sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
     make_arg = partial(make_attn_arg(device, dtype), requires_grad=requires_grad)
 
-    # N, D, E: pairwise different, square, single, and each of them empty
-    for n, d, e in (
-        (S, 3, 2),
-        (2, S, 3),
-        (3, 2, S),
-        (3, 3, 3),
-        (1, 1, 1),
-        (0, 3, 2),
-        (3, 0, 2),
-        (3, 2, 0),
+    # leading dimensions, M, N, D, E: as many queries as keys or not, and each size empty
+    for leading, m, n, d, e in (
+        ((), S, S, 3, 2),
+        ((), 2, 2, S, 3),
+        ((), 1, 1, 1, 1),
+        ((), 3, S, 2, 4),
+        ((), 0, 3, 2, 4),
+        ((), 3, 0, 2, 4),
+        ((), 3, 2, 0, 4),
+        ((), 3, 2, 4, 0),
+        ((2,), 3, 3, 3, 3),
+        ((2,), 1, S, 3, 2),
+        ((0,), 3, 4, 2, 1),
+        ((2, 1, 3), 2, 3, 1, 2),
     ):
-        yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
+        shapes = (m, d), (n, d), (n, e)
+        q, k, v = (make_arg((*leading, *shape)) for shape in shapes)
+        yield SampleInput(q, args=(k, v))
 
     # conjugate views are not among the samples: TestMathBits makes them
     def transposed(*shape):
@@ -40,6 +46,12 @@ def sample_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
 
     yield SampleInput(transposed(3, S), args=(make_arg((S, 3)), make_arg((S, 2))))
     yield SampleInput(make_arg((S, 3)), args=(transposed(3, S), transposed(2, S)))
+
+    # heads as a projection leaves them: (batch, rows, heads, width) with rows and heads exchanged
+    def heads(*shape):
+        return make_attn_arg(device, dtype)(shape).transpose(1, 2).requires_grad_(requires_grad)
+
+    yield SampleInput(heads(2, 3, 2, 4), args=(heads(2, S, 2, 4), heads(2, S, 2, 3)))
 
     # as wide as heads of attention are, in the dtypes of tensor cores
     if dtype in (torch.float16, torch.bfloat16):
@@ -52,6 +64,7 @@ def reference_inputs_attn(op_info, device, dtype, requires_grad, **kwargs):
     make_arg = partial(make_attn_arg(device, dtype), requires_grad=requires_grad)
     for n, d, e in ((M, S, L), (L, M, S), (S, M, L), (L, S, M), (L, 1, M), (1, M, L)):
         yield SampleInput(make_arg((n, d)), args=(make_arg((n, d)), make_arg((n, e))))
+        yield SampleInput(make_arg((2, S, d)), args=(make_arg((2, n, d)), make_arg((2, n, e))))
 
     # every other column, every other row
     yield SampleInput(
@@ -118,7 +131,7 @@ def error_inputs_attn(op_info, device, **kwargs):
 
 
 def reference_attn(q, k, v):
-    attn = np.tanh(q @ k.T)
+    attn = np.tanh(q @ np.swapaxes(k, -1, -2))
     return attn @ v, attn
 
 
