@@ -1,13 +1,10 @@
-// attn and its backward under vmap: each of their products becomes one batched
-// product, whichever inputs are batched.
-#include <ATen/autocast_mode.h>
+// attn and its backward under vmap: the operators again, with one leading
+// dimension more, or with more rows of q where k and v are shared.
 #include <ATen/functorch/BatchRulesHelper.h>
-#include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/PlumbingHelper.h>
-#include <ATen/native/attn.h>
 
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/tanh.h>
+#include <ATen/ops/_attn_backward.h>
+#include <ATen/ops/attn.h>
 
 namespace at::functorch {
 
@@ -15,93 +12,89 @@ namespace {
 
 using Bdim = std::optional<int64_t>;
 
-// t as the function under vmap sees it, for the checks.
-Tensor batched(const std::optional<Tensor>& t, Bdim bdim) {
-  const int64_t level = maybeCurrentDynamicLayer()->layerId();
-  return t && t->defined() ? makeBatched(*t, bdim, level) : Tensor();
-}
+using Operand = std::pair<std::optional<Tensor>, Bdim>;
 
-Tensor front(const std::optional<Tensor>& t, Bdim bdim) {
-  return t && t->defined() ? moveBatchDimToFront(*t, bdim) : Tensor();
-}
-
-// t as autocast, which comes after vmap, would hand it to the operator. Its
-// cache stays as it is: it outlives the transforms that t may belong to.
-Tensor cast(const Tensor& t) {
-  const auto device = t.device().type();
-  if (!autocast::is_autocast_available(device) ||
-      !autocast::is_autocast_enabled(device) ||
-      !autocast::is_eligible(t, device)) {
-    return t;
+// The operands with the batch in front, which those without one get too. They
+// are views, which autocast's cache does not keep: it outlives the transforms.
+template <size_t count>
+std::array<Tensor, count> in_front(
+    const char* op,
+    const std::array<Operand, count>& operands) {
+  c10::SymInt size;
+  for (const auto& [t, bdim] : operands) {
+    size = bdim ? t->sym_size(*bdim) : size;
   }
-  return t.to(autocast::get_autocast_dtype(device));
+  std::array<Tensor, count> tensors;
+  for (const auto i : c10::irange(count)) {
+    const auto& [t, bdim] = operands[i];
+    if (t && t->defined()) {
+      tensors[i] = ensure_has_bdim(
+          moveBatchDimToFront(t->alias(), bdim), bdim.has_value(), size);
+      // Else the operator would take the batch for rows.
+      TORCH_CHECK(
+          tensors[i].dim() > 2,
+          op,
+          ": expected at least two dimensions under vmap, but got ",
+          tensors[i].dim() - 1);
+    }
+  }
+  return tensors;
 }
 
 std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
-    const Tensor& q_in,
+    const Tensor& q_,
     Bdim q_bdim,
-    const Tensor& k_in,
+    const Tensor& k_,
     Bdim k_bdim,
-    const Tensor& v_in,
+    const Tensor& v_,
     Bdim v_bdim) {
-  const Tensor q = cast(q_in), k = cast(k_in), v = cast(v_in);
-  native::check_attn_inputs(
-      batched(q, q_bdim), batched(k, k_bdim), batched(v, v_bdim));
-
-  const Tensor q_ = moveBatchDimToFront(q, q_bdim);
-  const Tensor k_ = moveBatchDimToFront(k, k_bdim);
-  const Tensor v_ = moveBatchDimToFront(v, v_bdim);
-  Tensor attn = at::tanh(at::matmul(q_, k_.mT()));
-  Tensor output = at::matmul(attn, v_);
-  const Bdim attn_bdim = q_bdim || k_bdim ? Bdim(0) : std::nullopt;
+  const auto [q, k, v] =
+      in_front<3>("attn", {{{q_, q_bdim}, {k_, k_bdim}, {v_, v_bdim}}});
+  if (k_bdim || v_bdim) {
+    auto [output, attn] = at::attn(q, k, v);
+    return std::make_tuple(std::move(output), 0, std::move(attn), 0);
+  }
+  // One matrix has all rows of q, and its backward sums grad_k and grad_v.
+  const int64_t rows = q.dim() - 3;
+  const auto batch = q.sym_size(0), m = q.sym_size(-2);
+  auto [output, attn] = at::attn(
+      q.movedim(0, rows).flatten(rows, rows + 1), k_.alias(), v_.alias());
   return std::make_tuple(
-      std::move(output), Bdim(0), std::move(attn), attn_bdim);
-}
-
-Bdim bdim_of(const Tensor& grad) {
-  return grad.defined() && grad.dim() == 3 ? Bdim(0) : std::nullopt;
+      output.unflatten_symint(rows, {batch, m}),
+      rows,
+      attn.unflatten_symint(rows, {batch, m}),
+      rows);
 }
 
 std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
-    const std::optional<Tensor>& grad_output,
+    const std::optional<Tensor>& grad_output_,
     Bdim grad_output_bdim,
-    const std::optional<Tensor>& grad_attn,
+    const std::optional<Tensor>& grad_attn_,
     Bdim grad_attn_bdim,
-    const std::optional<Tensor>& q,
+    const std::optional<Tensor>& q_,
     Bdim q_bdim,
-    const std::optional<Tensor>& k,
+    const std::optional<Tensor>& k_,
     Bdim k_bdim,
-    const std::optional<Tensor>& v,
+    const std::optional<Tensor>& v_,
     Bdim v_bdim,
-    const Tensor& attn,
+    const Tensor& attn_,
     Bdim attn_bdim,
     std::array<bool, 3> output_mask) {
-  const native::AttnBackwardArgs inside{
-      batched(grad_output, grad_output_bdim),
-      batched(grad_attn, grad_attn_bdim),
-      batched(q, q_bdim),
-      batched(k, k_bdim),
-      batched(v, v_bdim),
-      batched(attn, attn_bdim),
-      output_mask};
-  inside.check();
-  const native::AttnBackwardArgs args{
-      front(grad_output, grad_output_bdim),
-      front(grad_attn, grad_attn_bdim),
-      front(q, q_bdim),
-      front(k, k_bdim),
-      front(v, v_bdim),
-      front(attn, attn_bdim),
-      output_mask};
+  const auto [grad_output, grad_attn, q, k, v, attn] = in_front<6>(
+      "_attn_backward",
+      {{{grad_output_, grad_output_bdim},
+        {grad_attn_, grad_attn_bdim},
+        {q_, q_bdim},
+        {k_, k_bdim},
+        {v_, v_bdim},
+        {attn_, attn_bdim}}});
   auto [grad_q, grad_k, grad_v] =
-      native::attn_backward_composed(args, /*in_place=*/false);
+      at::_attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask);
+  const auto bdim = [](const Tensor& t) {
+    return t.defined() ? Bdim(0) : std::nullopt;
+  };
   return std::make_tuple(
-      grad_q,
-      bdim_of(grad_q),
-      grad_k,
-      bdim_of(grad_k),
-      grad_v,
-      bdim_of(grad_v));
+      grad_q, bdim(grad_q), grad_k, bdim(grad_k), grad_v, bdim(grad_v));
 }
 
 } // namespace

@@ -3,7 +3,6 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/native/attn.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
@@ -180,15 +179,11 @@ Tensor product(const Tensor& a, const Tensor& b) {
 // lazy conjugate might reach `*` unresolved. grad_attn comes first, because
 // `add` multiplies its second argument by 1, which makes a complex infinity
 // NaN.
-Tensor scores_gradient(const AttnBackwardArgs& args, bool in_place) {
+Tensor scores_gradient(const AttnBackwardArgs& args) {
   if (!args.grad_output.defined()) {
     return at::tanh_backward(args.grad_attn, args.attn);
   }
   Tensor grad = product(args.grad_output, args.v.mH());
-  if (!in_place) {
-    grad = args.grad_attn.defined() ? args.grad_attn + grad : grad;
-    return at::tanh_backward(grad, args.attn);
-  }
   if (args.grad_attn.defined()) {
     at::add_out(grad, args.grad_attn, grad);
   }
@@ -275,12 +270,11 @@ std::tuple<Tensor, Tensor> attn_composed(
 }
 
 std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackwardArgs& args,
-    bool in_place) {
+    const AttnBackwardArgs& args) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor grad_q, grad_k, grad_v;
   if (args.wants_scores_gradient()) {
-    const Tensor grad = scores_gradient(args, in_place);
+    const Tensor grad = scores_gradient(args);
     if (args.output_mask[0]) {
       grad_q = product(grad, args.k.conj());
     }

@@ -58,10 +58,8 @@ TORCH_API AttnBackwardArgs attn_backward_operands(
 //   grad_q = X @ conj(k)      grad_k = X^T @ conj(q)
 //   grad_v = attn^H @ grad_output
 // without checks. A gradient that is not requested, or has no term, is
-// undefined. If `in_place`, X overwrites grad_output @ v^H; if not, tensors may
-// have a batch dimension in front.
+// undefined.
 TORCH_API std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
-    const AttnBackwardArgs& args,
-    bool in_place = true);
+    const AttnBackwardArgs& args);
 
 } // namespace at::native
