@@ -1,6 +1,6 @@
 """`python -m bench.parts COMMAND TARGET ...`: makes the parts of `make COMMAND` in turn, and says how long each took.
 
-`--write` puts the times of the last runs that passed into README.md and CONTRIBUTING.md.
+`--write` puts the times of the last runs that passed into CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def told(command: str, seconds: dict[str, float], failed: int) -> str:
 
 
 def minutes(kept: dict[str, Any]) -> str:
-    """A sentence for the README."""
+    """A sentence."""
     first, second = (round(sum(kept["runs"][command].values()) / 60) for command in COMMANDS)
     return f"`make test` took {first} minutes and `make test-all` {second} more: {kept['where']}"
 
@@ -63,7 +63,7 @@ def values() -> dict[str, str]:
 
 
 def write() -> None:
-    from bench.cpu import report  # which fills the README
+    from bench.cpu import report  # which fills the documents
 
     runs, where = {}, set()
     for command in COMMANDS:

@@ -7,7 +7,6 @@ document shows the present kernels only.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import parts
-from bench.counts import FILE as COUNTS
-from bench.counts import table as counts
-from bench.cpu.cases import DTYPES, Case, batches, grid
+from bench.cpu.cases import DTYPES, Case
 from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result
 from bench.cpu.routes import GIVEN, KINDS, MASKS, SHARED
 from bench.cpu.rule import fused, present
@@ -29,11 +26,10 @@ DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOLDER / "README.md",
 # The rows of the table in descriptions, at D = E = 64.
 ROWS = (
     *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
-    *(Case("grid", "", dtype, n) for dtype, n in (("float32", 1024), ("float32", 4096), ("bfloat16", 1024))),
+    *(Case("grid", "", "float32", n) for n in (1024, 4096)),
+    Case("routes", "", "bfloat16", 1024),
 )
-# The case of the README's first sentence of speed, which is measured in a minute.
-HEADLINE = ("float32", 4096, 64)
-UNMEASURED = "No processor has been measured with the present kernels: `make bench` does so."
+UNMEASURED = "No processor has been measured with the present kernels."
 HOW = (
     "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
     "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.mT)` and `@ v`. Generic is "
@@ -43,7 +39,8 @@ HOW = (
     f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}. Where torch.attn runs "
     "no kernel it is composed, as generic is."
 )
-CHARTS = {"speedup": "Speed-up over composition", "roofline": "Share of the floor", "memory": "Peak memory"}
+CHARTS = ("speedup", "roofline", "memory")
+CAST = "in float32"
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
 
@@ -133,65 +130,19 @@ def speed(records: Sequence[Record]) -> str:
 def _short(result: Result | None) -> list[str]:
     if result is None:
         return ["", "", ""]
-    times = [milliseconds(result.seconds.get(name)) for name in (HEAD[0], HEAD[2])]
-    return [*times, _gain(result.speedup()) + ", composed" * (result.fused is False)]
+    # Without instructions for 16 bits, casts around float32 are the fair rival.
+    rival = min((name for name in (HEAD[0], CAST) if name in result.seconds), key=result.seconds.__getitem__)
+    times = [milliseconds(result.seconds.get(name)) for name in (rival, HEAD[2])]
+    times[0] += f", {CAST}" * (rival == CAST)
+    return [*times, _gain(result.speedup(rival)) + ", composed" * (result.fused is False)]
 
 
-def headline(records: Sequence[Record]) -> str:
-    """One sentence that a reader can check by the command in it."""
-    dtype, n, d = HEADLINE
-    found = []
-    for record in records:
-        both = [record.find(Case("grid", kind, dtype, n, d, d)) for kind in KINDS[:2]]
-        gains = [[f"{gain:.2g}" for r in both if r and (gain := r.speedup(pages=pages))] for pages in ("", PAGES)]
-        if all(len(pair) == 2 for pair in gains):
-            plain, huge = (" and ".join(pair) for pair in gains)
-            found.append(
-                f"{plain} times as fast as composition on {record.processor}{_composed(both)}, and {huge} times with "
-                "PyTorch's switch for huge pages in both"
-            )
-    if not found:
+def chart(records: Sequence[Record]) -> str:
+    """A link to one processor's chart, for a document at the root."""
+    if not records:
         return UNMEASURED
-    command = f"make bench ARGS='--dtype {dtype} --n {n} --d {d} --out build/bench'"
-    return (
-        f"With {dtype}, N = {n} and D = E = {d}, forward and backward are {'; '.join(found)}: `{command}` measures it "
-        "on yours."
-    )
-
-
-def memory(records: Sequence[Record], n: int = 8192) -> str:
-    """The peaks of the largest size in the grid."""
-    found = []
-    for record in records:
-        both = [record.find(Case("grid", kind, "float32", n)) for kind in KINDS[:2]]
-        peaks = [" and ".join(f"{r.memory[name] / r.case.bytes:.2f}" for r in both if r) for name in HEAD[:3]]
-        if all(both):
-            place = record.processor + _composed(both)
-            found.append(f"{peaks[2]} (generic {peaks[1]}, composition {peaks[0]}) on {place}")
-    sentence = (
-        f"Peak memory over the inputs in float32 at N = {n}, D = E = 64, forward and backward, in units of attn: "
-    )
-    return f"{sentence}{'; '.join(found)}." if found else UNMEASURED
-
-
-def slower(records: Sequence[Record]) -> str:
-    """The verdict on every processor."""
-    said = [
-        wrapped(f"{record.processor}: {verdicts(record, [*grid(), *batches()])}.", "* ", "  ") for record in records
-    ]
-    return "".join(said) or UNMEASURED + "\n"
-
-
-def charts_of(records: Sequence[Record]) -> str:
-    """Links to the charts of every processor."""
-    return (
-        "\n".join(
-            f"![{title} against N, {record.processor}](guide/bench/{record.folder_name}/{name}.svg)"
-            for record in records
-            for name, title in CHARTS.items()
-        )
-        or UNMEASURED
-    )
+    place = f"guide/bench/{records[0].folder_name}/speedup.svg"
+    return f"![Speed-up over composition against N, {records[0].processor}]({place})"
 
 
 def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any]]]) -> str:
@@ -213,32 +164,19 @@ def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
     records = [shown for record in everywhere() if (shown := present(record)).results]
-    from bench.gpu import machine_code
-    from bench.gpu import report as gpus
+    from bench.gpu import report as gpu
 
     return {
-        "gpu": gpus.short(gpus.records()[0][1]),
-        "triton": gpus.triton(gpus.records()[0][1]),
-        "machine-code": machine_code.table(json.loads(machine_code.RECORD.read_text())),
-        "headline": headline(records),
+        "gpu": gpu.short(gpu.records()[0][1]),
         "speed": speed(records),
-        "slower": slower(records),
-        "memory": memory(records),
-        "charts": charts_of(records),
-        "processors": index(everywhere(), gpus.records()),
+        "chart": chart(records),
+        "processors": index(everywhere(), gpu.records()),
         **parts.values(),
-        "check": counts() if COUNTS.is_file() else "Nothing was counted: `python -m bench.counts` does so.",
     }
 
 
 def _kind(result: Result) -> str:
     return result.case.kind + ", composed" * (result.fused is False)
-
-
-def _composed(results: Iterable[Result | None]) -> str:
-    """Says of which kinds the operator runs no kernels."""
-    kinds = [r.case.kind for r in results if r and r.fused is False]
-    return f", where {' and '.join(kinds)} runs no kernel" if kinds else ""
 
 
 def _gain(gain: float | None) -> str:

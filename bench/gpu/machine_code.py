@@ -1,4 +1,4 @@
-"""`python -m bench.gpu.machine_code --write`: the kernels' instructions, in the commit that a GPU ran and here.
+"""`python -m bench.gpu.machine_code`: the kernels' instructions, in the commit that a GPU ran and here.
 
 It compiles the bfloat16 kernels of both for compute capability 9.0. What differs in number differs in the machine code
 that was measured; what does not tells that the measured products, loads and functions are still there.
@@ -23,7 +23,6 @@ from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.errors import ForkError
 
-RECORD = FOLDERS / "nvidia-h100/machine_code.json"
 SOURCES = "aten/src/ATen/native/cuda"
 # Products on tensor cores, loads of their operands from shared memory, tanh
 COUNTED = {"HMMA": "products", "LDSM": "loads of operands", "MUFU": "tanh"}
@@ -113,13 +112,8 @@ def table(record: dict[str, dict[str, Counts]]) -> str:
 
 
 def main() -> None:
-    parser = Parser(prog="python -m bench.gpu.machine_code", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"keep it as {RECORD.relative_to(ROOT)}")
-    options = parser.parse_args()
-    record = compare()
-    print(table(record), end="")
-    if options.write:
-        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    Parser(prog="python -m bench.gpu.machine_code", description=__doc__).parse_args()
+    print(table(compare()), end="")
 
 
 if __name__ == "__main__":

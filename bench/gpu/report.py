@@ -18,7 +18,7 @@ RULE = ROOT / "aten/src/ATen/native/cuda/AttnRule.h"
 RULE_SIZES = (256, 512, 1000, 1024, 2048, 3000, 4096, 6000, 8192)
 RULE_HEAD = "//      N   64: forward      backward   128: forward      backward\n"
 KINDS = ("forward", "backward")
-SHORT = (2048, 4096, 8192, 16384, 32768)
+SHORT = (4096, 8192, 16384, 32768)
 HEADING = "bfloat16, speed-up"
 HOW = (
     "`device` is the speed-up on the device, by replays of a CUDA graph, and `calls` that of calls in a row in Python: "
@@ -54,31 +54,16 @@ def factor(value: float | None) -> str:
 
 
 def short(record: dict[str, Any]) -> str:
-    """Speed-ups in bfloat16 by N: on the device forward and backward, and of training steps in a row."""
+    """Speed-ups in bfloat16 by N, on the device."""
     text = row([HEADING, *(f"N = {n}" for n in SHORT)]) + row(["---"] * (len(SHORT) + 1))
     found = {(r["d"], r["kind"], r["n"]): r for r in record["results"] if r["dtype"] == "bfloat16"}
     for d in (64, 128):
-        for kind, name in (
-            ("forward", "forward, device"),
-            ("backward", "backward, device"),
-            ("both", "steps in a row"),
-        ):
+        for kind in KINDS:
             cells = []
             for n in SHORT:
                 result = found.get((d, kind, n))
-                value = result and (result["calls_speedup"] if kind == "both" else speedup(result))
-                cells.append("" if not result else factor(value) if result["kernels"] else "composed")
-            text += row([f"D = E = {d}, {name}", *cells])
-    return text
-
-
-def triton(record: dict[str, Any]) -> str:
-    """Speed-ups over composition on the device where a prototype in Triton was measured: these kernels', and its."""
-    text = row(["dtype", "D = E", "kind", "N", "torch.attn", "Triton"]) + row(["---"] * 6)
-    for r in record["results"]:
-        if r["kernels"] and (prototype := speedup(r, "Triton prototype")):
-            cells = [r["dtype"], str(r["d"]), r["kind"], str(r["n"])]
-            text += row([*cells, factor(speedup(r)), factor(prototype)])
+                cells.append("" if not result else factor(speedup(result)) if result["kernels"] else "composed")
+            text += row([f"{kind}, D = E = {d}", *cells])
     return text
 
 

@@ -136,7 +136,10 @@ def test_documents_show_the_results(path):
 FIGURE = re.compile(
     r"\b\d[\d.,]*(?: times\b|x\b| ?(?:ms|s|GFLOP/s|TFLOP/s|GB/s|GiB|MiB)\b| ?%| (?:milli|micro)?seconds\b| passed)"
 )
-WRITTEN = [report.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+WRITTEN = [
+    report.ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "fork/README.md", "fork/CHANGELOG.md")
+]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_results_of_other_kernels_are_not_shown(monkeypatch):
     assert present(record) == dataclasses.replace(record, results=[new])
     assert present(dataclasses.replace(record, results=[old])).remark == ""
     monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
-    shown = {report.values()[name].strip() for name in ("headline", "speed", "slower", "memory", "charts")}
+    shown = {report.values()[name].strip() for name in ("speed", "chart")}
     assert shown == {report.UNMEASURED}
     assert "These are figures of earlier kernels" in report.document(dataclasses.replace(record, results=[old]))
 
@@ -176,18 +179,6 @@ def test_results_of_another_rule_are_not_shown():
     assert present(dataclasses.replace(known, results=[other])).results == []
 
 
-def test_the_headline_says_what_the_results_do():
-    kinds = [
-        dataclasses.replace(result(Case("grid", kind, "float32", 4096), speedup), fused=kind != "forward")
-        for kind, speedup in (("forward", 2.5), ("backward", 3.25))
-    ]
-    for each in kinds:
-        each.seconds.update({"composition" + PAGES: 3e-3, "torch.attn" + PAGES: 2e-3})
-    said = report.headline([Record("A", 2, "AVX2", results=kinds), Record("B", 2, "AVX2")])
-    assert "are 2.5 and 3.2 times as fast as composition on A, where forward runs no kernel, and 1.5 and" in said
-    assert "`make bench ARGS='--dtype float32 --n 4096 " in said and "on B" not in said
-
-
 def test_a_row_has_both_kinds_and_says_what_is_composed():
     pair = [
         dataclasses.replace(result(Case("batches", kind, "float32", 512, batch=8), gain), fused=kind == "forward")
@@ -196,6 +187,14 @@ def test_a_row_has_both_kinds_and_says_what_is_composed():
     rows = report.speed([Record("A", 2, "AVX2", results=pair)]).splitlines()
     assert rows[2] == "| float32 | 8 x 512 x 512 | 2.5 | 1 | 2.5x | 0.5 | 1 | **0.50x**, composed |"
     assert len(rows) == 5 and rows[4].startswith("* A, 2 threads, capability AVX2")
+
+
+def test_a_row_of_16_bits_has_the_faster_of_its_rivals():
+    measured = result(Case("routes", "forward", "bfloat16", 1024), 30.0)
+    for seconds, shown in ((4e-3, "4, in float32 | 1 | 4.0x"), (60e-3, "30 | 1 | 30x")):
+        measured.seconds[report.CAST] = seconds
+        rows = report.speed([Record("A", 2, "AVX2", results=[measured])]).splitlines()
+        assert rows[2] == f"| bfloat16 | 1024 x 1024 | {shown} |"
 
 
 def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):

@@ -14,11 +14,11 @@ from fork.series import Series
 from fork.verify import operator_map
 from suites.advice import REASONS, ROWS
 
-TEXTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "guide").glob("*.md"))]
+TEXTS = [path for folder in ("", "guide", "guide/bench", "fork") for path in sorted((ROOT / folder).glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#L(\d+))?(?: \"([^\"]+)\")?\)")
 
 
-@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_where_they_say(text: Path) -> None:
     wrong = []
     for path, line, quoted in LINK.findall(text.read_text()):

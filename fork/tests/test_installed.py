@@ -98,7 +98,7 @@ def test_it_says_its_version(installed: Installed, empty: Path) -> None:
     said = installed.fork(empty, "--version").stdout
     assert said == f"fork {__version__} ({installed.site}/fork)\n"
     assert installed.run(empty, installed.home / "bin/python", "-m", "fork", "--version").stdout == said
-    versions = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    versions = re.findall(r"^## (\S+)", (ROOT / "fork/CHANGELOG.md").read_text(), re.MULTILINE)
     assert next(version for version in versions if version != "Unreleased") == __version__
 
 
