@@ -16,7 +16,7 @@ from bench.cpu import record as records
 from bench.cpu import report
 from bench.cpu.cases import DTYPES, Case, batches, grid, is_quick, other_routes
 from bench.cpu.processes import Worker
-from bench.cpu.record import FOLDER, PAGES, Record, Result, here
+from bench.cpu.record import FOLDER, Record, Result, here
 from bench.cpu.routes import works
 from bench.cpu.rule import fused, present
 from bench.reference import composition
