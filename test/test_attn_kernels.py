@@ -564,7 +564,7 @@ class TestAttnKernels(TestCase):
 
     @onlyCPU
     def test_onednn_switched_off_at_first(self, device):
-        """What oneDNN can do is asked once, and whether it may at every call."""
+        """The instruction set is probed once, and the switch is read on every call."""
         if not torch.cpu._is_avx512_bf16_supported():
             self.skipTest("oneDNN multiplies no bfloat16 on this processor")
         every = {"ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "ALL"}

@@ -78,7 +78,7 @@ inline Vectorized<T> tanh(const Vectorized<T>& x) {
   constexpr T high = T(0.693145751953125), low = T(1.428606820309417e-6);
   const Vec one(T(1));
   const Vec magnitude = x.abs();
-  // NaN takes the other formula: it is no number of ours to make an integer of.
+  // NaN fails this comparison, so it is never converted to an integer.
   const Vec large = magnitude >= one;
   const Vec bounded =
       Vec::blendv(Vec(saturation), magnitude, magnitude < Vec(saturation));
@@ -141,17 +141,17 @@ struct Matrix {
   }
 };
 
-// The rows of operand B that lie together: bfloat16 is in VNNI layout, two rows
-// in turns (a0 b0 a1 b1 ...), since one instruction adds two products.
+// How many rows of operand B are interleaved: two of bfloat16, which is in VNNI
+// layout (a0 b0 a1 b1 ...), since one instruction adds two products.
 template <typename operand_t>
 constexpr int64_t kVnni = std::is_same_v<operand_t, BFloat16> ? 2 : 1;
 
 #if defined(CPU_CAPABILITY_AVX512) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
 constexpr bool kHasVnni = true;
 
-// Whether oneDNN multiplies bfloat16 here, and fast: what it can do is asked
-// once, whether it may at every call. No function of ATen says what
-// ONEDNN_MAX_CPU_ISA allows, so one product is tried.
+// Whether oneDNN multiplies bfloat16 here, and fast. The instruction set is
+// probed once; userEnabledMkldnn() is read on every call. No function of ATen
+// says what ONEDNN_MAX_CPU_ISA allows, so one product is tried.
 inline bool has_vnni_products() {
   static const bool has_instructions =
       cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
