@@ -40,6 +40,26 @@ def test_the_example_learns(site: Path) -> None:
 
 
 @pytest.mark.long
+def test_a_layer_of_heads_trains_everywhere(site: Path) -> None:
+    """Eager, compiled, in bfloat16 by autocast: each loss falls, and compiled ones are eager's."""
+    code = (
+        "import torch\nfrom examples.heads import train\neager, compiled = train(), train(compiled=True)\n"
+        "torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4)\n"
+        "assert all(x[-1] < 0.05 * x[0] for x in (eager, train(dtype=torch.bfloat16)))"
+    )
+    run(site, sys.executable, "-c", code)
+
+
+@pytest.mark.long
+def test_four_processes_train_the_same_layer(site: Path) -> None:
+    alone = run(site, sys.executable, "examples/heads.py").splitlines()
+    words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    shared = run(site, *words, "examples/heads.py").splitlines()
+    assert (alone[0], shared[0]) == ("4 heads on 1 processes", "4 heads on 4 processes")
+    assert alone[1] == shared[1]
+
+
+@pytest.mark.long
 def test_a_cpp_program_finds_the_operator_through_cmake(site: Path, tmp_path: Path) -> None:
     prefix = site / "torch/share/cmake"
     compiler = shutil.which("c++") or "g++"

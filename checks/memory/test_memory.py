@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import platform
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from checks import ROOT
 from checks.memory.guarded import guarded, run
 
 pytestmark = [
@@ -59,3 +63,11 @@ def test_memory_is_flat_over_many_sizes(variables: dict[str, str]) -> None:
     plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
     done = run(plain, "sizes")
     assert done.returncode == 0, done.stderr
+
+
+def test_four_processes_share_an_attn_that_none_may_hold(variables: dict[str, str], tmp_path: Path) -> None:
+    """Each may have a quarter of it and 40 MiB, and their gradients are those of one process."""
+    plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"} | {"TORCH_ATTN_KERNELS": "1"}
+    command = [sys.executable, "-m", "checks.memory.processes", str(tmp_path)]
+    done = subprocess.run(command, env=plain, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout == "equal\n", done.stderr
