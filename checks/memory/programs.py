@@ -104,7 +104,10 @@ THREADS = (1, 2, 3, 8, 16, 64)
 
 
 def peaks(guard: ctypes.CDLL) -> None:
-    """Bytes beside inputs and results at a peak: at most those of attn, 4 MiB, or 3 << 16 numbers for each thread."""
+    """Bytes beside inputs and results at a peak are few.
+
+    They are those of attn, of the inputs in float32, 4 MiB, or 3 << 16 numbers a thread.
+    """
     for dtype, (lead, m, n, d, e), threads in itertools.product(
         DTYPES[:4],
         (
@@ -117,7 +120,8 @@ def peaks(guard: ctypes.CDLL) -> None:
         tensors = inputs(n, d, e, dtype, m, lead)
         torch.set_num_threads(threads)
         attn = torch.attn(*tensors[:3])[1]
-        most = max(attn.nbytes, 4 << 20, threads * (3 << 16) * max(4, dtype.itemsize))
+        numbers = max(sum(t.numel() for t in tensors[:3]), threads * (3 << 16))
+        most = max(attn.nbytes, 4 << 20, numbers * max(4, dtype.itemsize))
         for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
             call()
             before = guard.guard_live()
