@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.cpp import code_of
+from fork.weave.scan import scan
 
 MARK = "planted"
-RAW = re.compile(r'R"([^()\\ ]*)\((?:.|\n)*?\)\1"')
-DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)(?:[^\n\\]|\\[^\n]|\\\n)*$", re.MULTILINE)
 # What a release has: its code stands behind the `#else`.
 ABSENT = re.compile(r"[ \t]*#[ \t]*if[ \t]*!AT_\w+_ENABLED\(\)")
 # Of `extern "C"` the literal is blank by then.
@@ -67,25 +65,24 @@ def _statement(line: str) -> str:
 def _plain(text: str) -> str:
     """The text, offset for offset, without comments, literals, preprocessor lines, and what stands behind `#else`, or
     before it where a release is built with that."""
-    blank = lambda found: re.sub(r"[^\n]", " ", found[0])  # noqa: E731
-    code = code_of(RAW.sub(blank, text))
+    there = scan(text)
     kept, at, depth, dead, absent = [], 0, 0, 0, 0
-    for line in DIRECTIVE.finditer(code):
-        part = code[at : line.start()]
-        kept += [re.sub(r"[^\n]", " ", part) if dead else part, blank(line)]
-        at = line.end()
-        if line[1].startswith("if"):
+    for line in there.directives:
+        part = there.bare[at : line.start]
+        kept += [re.sub(r"[^\n]", " ", part) if dead else part, there.bare[line.start : line.end]]
+        at = line.end
+        if line.kind.startswith("if"):
             depth += 1
-            if not dead and ABSENT.match(line[0]):
+            if not dead and ABSENT.match(text, line.start):
                 dead = absent = depth
-        elif line[1] == "else" and dead == depth == absent:
+        elif line.kind == "else" and dead == depth == absent:
             dead = absent = 0
-        elif line[1] in ("else", "elif"):
+        elif line.kind in ("else", "elif"):
             dead = dead or depth
-        elif line[1] == "endif":
+        elif line.kind == "endif":
             dead = 0 if dead == depth else dead
             depth -= 1
-    return "".join([*kept, code[at:]])
+    return "".join([*kept, there.bare[at:]])
 
 
 def _defined(head: str) -> str:

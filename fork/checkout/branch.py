@@ -109,22 +109,26 @@ def _left(checkout: Checkout, commit: str, name: str) -> Start:
         ) from error
 
 
-def states(checkout: Checkout, begun: Start) -> list[State]:
-    """The stack, oldest first. Only reads: neither the files nor the index of the checkout are written."""
+def states(checkout: Checkout, begun: Start, line: bool = True) -> list[State]:
+    """The stack, oldest first. Only reads: neither the files nor the index of the checkout are written.
+
+    What is no line of commits, because of a merge, is one state where nobody needs a `line`.
+    """
     _refuse_unfinished(checkout)
-    commits = checkout.git("rev-list", "--reverse", "--parents", f"{begun.commit}..HEAD").splitlines()
-    for row in commits:
-        if len(row.split()) > 2:
-            subject = checkout.git("show", "-s", "--format=%h (%s)", row.split()[0]).strip()
-            raise ForkError(
-                f"commit {subject} of {checkout.path} is a merge, and a stack is a line: "
-                f"`git rebase {begun.name}` on your branch, or give a later --since"
-            )
+    rows = checkout.git("rev-list", "--reverse", "--parents", f"{begun.commit}..HEAD").splitlines()
+    commits = [row.split()[0] for row in rows]
+    merge = next((row.split()[0] for row in rows if len(row.split()) > 2), None)
+    if merge and line:
+        subject = checkout.git("show", "-s", "--format=%h (%s)", merge).strip()
+        raise ForkError(
+            f"commit {subject} of {checkout.path} is a merge, and a stack is a line: "
+            f"`git rebase {begun.name}` on your branch, or give a later --since"
+        )
     found = []
-    for commit in (row.split()[0] for row in commits):
-        rows = checkout.git("diff-tree", "-r", "-z", "--no-renames", begun.commit, commit)
+    for commit in commits[-1:] if merge else commits:
+        differing = checkout.git("diff-tree", "-r", "-z", "--no-renames", begun.commit, commit)
         message = checkout.git("show", "-s", "--format=%B", commit).rstrip("\n") + "\n"
-        found.append(_state(checkout, commit, message, rows, {}))
+        found.append(_state(checkout, commit, message, differing, {}))
     loose = _uncommitted(checkout, begun)
     if loose.texts != (found[-1].texts if found else {}) or loose.strange != (found[-1].strange if found else {}):
         found.append(loose)

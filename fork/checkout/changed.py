@@ -14,17 +14,16 @@ from pathlib import Path, PurePosixPath
 
 from fork.checkout.git import Checkout
 from fork.errors import ForkError
-from fork.weave.cpp import code_of
 from fork.weave.difference import hunks
+from fork.weave.scan import Scan, scan
 
 UPSTREAM = "https://github.com/pytorch/pytorch"
 # Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.
 LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
 ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|test|tests|benchmarks?)/")
 DEVICE = re.compile(r"/(?:cuda|cudnn)/")
-RAW = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
-KINDS = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh")
-SOURCES = (".cpp", ".cc")
+SOURCES, HEADERS = (".cpp", ".cc"), (".h", ".hpp", ".cuh")
+KINDS = (*SOURCES, ".cu", *HEADERS)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)', re.MULTILINE)
 
 
@@ -76,10 +75,10 @@ class Tree:
         )
 
     def read(self, path: str) -> str | None:
-        return self._texts.get(path) or self.checkout.read_at(self.release, path)
+        return self.texts.get(path) or self.checkout.read_at(self.release, path)
 
     @cached_property
-    def _texts(self) -> dict[str, str]:
+    def texts(self) -> dict[str, str]:
         """The files of PyTorch's libraries, read at once: a process for each takes longer than the compiler."""
         return self.checkout.texts_at(self.release, LIBRARIES, KINDS)
 
@@ -121,18 +120,18 @@ class Tree:
         """The text with directives that give each line the number that it has in the branch's file."""
         name = str(self.checkout.path / path)
         lines = text.splitlines(keepends=True)
-        code = code_of(RAW.sub(lambda raw: re.sub(r"[^\n]", "(", raw[0], count=1), text)).splitlines(keepends=True)
         marks = {0: 1}
         for a, b, c, d in hunks(lines, branch.splitlines(keepends=True)):
             if d - c != b - a:
-                marks[_safe(code, b)] = d + 1 + _safe(code, b) - b
+                line = _safe(scan(text), b)
+                marks[line] = d + 1 + line - b
         return "".join((f'#line {marks[n]} "{name}"\n' if n in marks else "") + line for n, line in enumerate(lines))
 
     def naming(self, word: str) -> list[str]:
         """The files of PyTorch's libraries that name something."""
         if word not in self._naming:
             named = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)")
-            files = (path for path, text in self._texts.items() if word in text and named.search(text))
+            files = (path for path, text in self.texts.items() if word in text and named.search(text))
             self._naming[word] = sorted(path for path in files if not self.elsewhere(path))
         return self._naming[word]
 
@@ -142,7 +141,7 @@ class Tree:
 
     def named(self, name: str) -> list[str]:
         """The sources whose files have this name."""
-        return [path for path in self._texts if path.rpartition("/")[2] == name and not self.elsewhere(path)]
+        return [path for path in self.texts if path.rpartition("/")[2] == name and not self.elsewhere(path)]
 
     @cached_property
     def _naming(self) -> dict[str, list[str]]:
@@ -161,7 +160,7 @@ class Tree:
     @cached_property
     def _including(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = defaultdict(set)
-        for file, text in self._texts.items():
+        for file, text in self.texts.items():
             for name in INCLUDE.findall(text):
                 beside = str(PurePosixPath(file).with_name(PurePosixPath(name).name))
                 for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
@@ -169,13 +168,13 @@ class Tree:
         return found
 
 
-def _safe(code: list[str], line: int) -> int:
-    """The first line from here on before which a directive can stand: in no macro, and in no list of arguments."""
-    depth = 0
-    for text in code[:line]:
-        depth += text.count("(") - text.count(")")
-    while line < len(code) and (depth or (line and code[line - 1].rstrip().endswith("\\"))):
-        depth += code[line].count("(") - code[line].count(")")
+def _safe(there: Scan, line: int) -> int:
+    """The first line from here on before which a directive can stand: in no macro, literal, comment or list of
+    arguments."""
+    lines, code = there.lines, there.bare
+    depth = code.count("(", 0, lines[line]) - code.count(")", 0, lines[line])
+    while line < len(lines) - 1 and (depth or there.around(lines[line])):
+        depth += code.count("(", lines[line], lines[line + 1]) - code.count(")", lines[line], lines[line + 1])
         line += 1
     return line
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -16,11 +17,17 @@ from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
 from fork.series import NATIVE_FUNCTIONS, Anchor, Place
 from fork.weave import yamls
-from fork.weave.unweave import COMPILED, LISTS, additions, reasons, stands_alone, unweave
+from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
-# What is compiled into the libraries of a wheel.
-REPLACED = re.compile(r"(?:aten/src/ATen|c10|torch/csrc)/(?!.*\btests?/).*\.(?:cpp|h|cu|cuh)$")
+# What is compiled into the libraries of a wheel, and compiled again for a branch; C++ that no wheel has.
+LIBRARIES = r"(?:aten/src/ATen(?!/templates)|c10|caffe2|torch/csrc|torch/headeronly|torch/nativert)/"
+APART = r"(?:.*/)?(?:tests?|benchmarks?|binaries|docs|examples|android|ios|mps|metal)/"
+REPLACED = re.compile(rf"{LIBRARIES}(?!{APART}).*\.(?:cpp|cc|h|hpp|cuh|cu)$")
+# What decides how a wheel is built, or what is generated for it, and is no list of operators.
+SETTINGS = re.compile(r"cmake/|(?:.*/)?CMakeLists\.txt$|.*\.cmake$")
+PROGRAMS = re.compile(r"(?:torchgen|tools/autograd)/.*\.py$")
+OTHER_LISTS = re.compile(r"(?:aten/src/ATen|tools/autograd|torch/csrc)/(?!.*/tags\.yaml$).*\.(?:yaml|fbs)$")
 # What the tool keeps in a stack's folder besides the stack.
 KEPT = "build"
 Memory = dict[str, tuple[list[str], dict[str, list[str]]]]
@@ -34,6 +41,7 @@ class Writing:
     introduces: list[list[str]] = field(default_factory=list)
     anchors: dict[str, Anchor] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
 
 
 def stack_files(
@@ -46,7 +54,8 @@ def stack_files(
 ) -> Writing:
     """The folder's content for these states; `memory` keeps what was found for the same file before.
 
-    With `whole`, a C++ file that fragments cannot give is taken with all its text, which a stack to keep may not hold.
+    With `whole`, a source or header of a wheel's libraries is taken with all its text, which a stack to keep may not
+    hold, and every other file that such a library depends on is told or left out.
     """
     prs = pull_requests(found)
     titles = [name for pr in prs for name in pr.commits]
@@ -66,9 +75,11 @@ def stack_files(
             writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
             continue
         states = [state.texts.get(path, base) for state in found]
-        known = _known(checkout, begun) if whole else None
-        changed = whole and _changes(path, base or "", states, upstreams)
-        contents = _contents(writing, path, base, states, lambda *key: _remembered(memory, used, *key), known, changed)
+        replaced = bool(REPLACED.match(path)) or _changes(path, base or "", states, upstreams)
+        if whole and not replaced and not _has_place(path, writing):
+            continue
+        inverse = partial(_remembered, memory, used)
+        contents = _contents(writing, path, base, states, inverse, whole and replaced)
         fragments = path not in writing.anchors or not writing.anchors[path].whole
         if path.endswith((".cpp", ".cu")) and base is not None and fragments:
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
@@ -102,8 +113,7 @@ def _contents(
     base: str | None,
     states: Sequence[str | None],
     inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
-    known: Callable[[str], bool] | None,
-    changed: bool,
+    whole: bool,
 ) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
@@ -112,14 +122,10 @@ def _contents(
         writing.left_out.append(f"{path} is removed or renamed, and a stack only adds: put it back")
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
-    result = inverse(path, base, different)
-    if changed or (
-        known
-        and REPLACED.match(path)
-        and (result is None or not all(stands_alone(path, base, t, known) for t in different))
-    ):
+    if whole:
         writing.anchors[path] = Anchor({"file": (Place("replaces", digest(base.encode())),)})
         return [text if text != base else None for text in states]
+    result = inverse(path, base, different)
     if result is None:
         told = [reason for text in different for reason in reasons(path, base, text)]
         told = told or [(1, "adds what cannot be told apart from its neighbours")]
@@ -133,19 +139,22 @@ def _contents(
     return [fragments[text] if text is not None and text != base else None for text in states]
 
 
-def _known(checkout: Checkout, begun: Start) -> Callable[[str], bool]:
-    """Whether PyTorch's libraries name something already, so that another of this name can be taken for it."""
-
-    def known(name: str) -> bool:
-        try:
-            checkout.git("grep", "-q", "-w", "-e", name, begun.commit, "--", "aten/src", "c10", "torch/csrc")
-        except ForkError as error:  # It ends so where nothing is found, and where it cannot read something.
-            if "unable to read" in str(error):
-                raise
-            return False
+def _has_place(path: str, writing: Writing) -> bool:
+    """Whether a build has room for a file as it is, in Python's part of a wheel or as new code; else says why not."""
+    if PROGRAMS.match(path):
+        writing.told.append(f"{path}: what PyTorch's build has generated with it for the wheel stays as it is")
         return True
-
-    return known
+    if SETTINGS.match(path):
+        writing.told.append(f"{path}: the wheel is built already, by the release's")
+    elif path.endswith(COMPILED) and (re.match(APART, path) or path.endswith((".mm", ".metal"))):
+        writing.told.append(f"{path}: no wheel for Linux has it")
+    elif path.endswith(COMPILED):
+        writing.left_out.append(f"{path} is compiled into what is not made again: take its change back")
+    elif OTHER_LISTS.match(path) and path not in LISTS:
+        writing.left_out.append(f"{path} is a list of which PyTorch's build generates code: take its change back")
+    else:
+        return True
+    return False
 
 
 def _changes(path: str, base: str, states: Sequence[str | None], operators: set[str]) -> bool:

@@ -78,7 +78,7 @@ def _read(
 ) -> tuple[Checkout, transcribe.Writing]:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
-    found = branch.states(checkout, begun)
+    found = branch.states(checkout, begun, line=not whole)
     own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
     settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
@@ -90,6 +90,6 @@ def _read(
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
         transcribe.refuse(writing.left_out, checkout)
-    for line in writing.left_out:
+    for line in (*writing.told, *writing.left_out):
         print(f"left out {line}", file=sys.stderr, flush=True)
     return checkout, writing

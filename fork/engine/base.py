@@ -39,6 +39,8 @@ WHEEL_FOLDERS = (
     ("aten/src/ATen/", "torch/include/ATen/"),
     ("c10/", "torch/include/c10/"),
     ("torch/csrc/", "torch/include/torch/csrc/"),
+    ("torch/headeronly/", "torch/include/torch/headeronly/"),
+    ("torch/nativert/", "torch/include/torch/nativert/"),
     ("torch/", "torch/"),
     ("torchgen/", "torchgen/"),
 )
@@ -133,7 +135,7 @@ class Base:
     def new_path(self, upstream: str) -> str | None:
         """Where a wheel would ship a header or a Python file that the stack adds, None if nowhere."""
         for source, shipped in WHEEL_FOLDERS:
-            suffixes = (".h", ".cuh") if "include" in shipped else (".py",)
+            suffixes = (".h", ".hpp", ".cuh") if "include" in shipped else (".py",)
             if upstream.startswith(source) and upstream.endswith(suffixes):
                 return shipped + upstream[len(source) :]
         return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fork import process
+from fork.checkout.changed import SOURCES
 from fork.engine import cache, device, sanitizers, toolchain, tree
 from fork.engine.base import Base
 from fork.engine.digest import digest
@@ -147,7 +148,7 @@ def _unit(job: Job, name: str, files: Iterable[Path]) -> list[Path]:
 
 
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
-    cpp = {path: file for path, file in job.sources.items() if path.endswith(".cpp")}
+    cpp = {path: file for path, file in job.sources.items() if path.endswith(SOURCES)}
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
     generated: dict[str, list[Path]] = _generated(job) if job.operators else defaultdict(list)
     capabilities = toolchain.instruction_sets(job.base.torch, platform.machine())

@@ -16,6 +16,8 @@ from fork.engine.base import Base
 from fork.engine.toolchain import Toolkit
 
 SUFFIX = ".cu"
+# A header of nvcc's own package that others of CUDA include, in what code of the CPU needs of it.
+WITHOUT_NVCC = Path(__file__).parent / "glue/without_nvcc"
 LISTS = "build_variables.bzl"
 # PyTorch's CMake files define these for libtorch_cuda in a release, beside those that the base tells in CUDA_FLAGS.
 DEFINED = (
@@ -72,7 +74,8 @@ class Device:
         """The headers of CUDA: the toolkit's, and those that pip has brought with the base."""
         if self.toolkit:
             return list(self.toolkit.includes)
-        return sorted(self.base.site.glob("nvidia/*/include")) if self.base.cuda else []
+        brought = sorted(self.base.site.glob("nvidia/*/include"))
+        return [*brought, WITHOUT_NVCC] if self.base.cuda else []
 
     def nvcc(self) -> list[str]:
         """The command that compiles for the GPU at hand, else for one architecture from which the others are made."""

@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fork.weave.cpp import code_of
-from fork.weave.definitions import concerned
+from fork.checkout.changed import HEADERS
+from fork.weave.definitions import concerned, gained
+from fork.weave.scan import code_of, scan
 
 WORD = re.compile(r"[A-Za-z_]\w*")
+MACRO = re.compile(r"# ?(?:define|undef) (\w+)")
+STANDARD = re.compile(r"# ?include <(?:[a-z_0-9]+|stdint\.h|stddef\.h|string\.h)>")
+PARAMETERS = re.compile(r"# ?define \w+(?:\(([^)]*)\))?")
+PASTED = re.compile(r"(\w+) ?##|## ?(\w+)")
 
 
-def changed_names(
-    headers: Mapping[str, tuple[str, str]], including: Iterable[str], read: Callable[[str], str | None]
-) -> set[str] | None:
+class Names:
+    """What the names in the headers of a tree tell: whether one is known, and whether a macro's is made of parts."""
+
+    def __init__(
+        self, read: Callable[[str], str | None], naming: Callable[[str], Collection[str]], texts: Mapping[str, str]
+    ) -> None:
+        self.read, self._naming, self._texts = read, naming, texts
+        self._parts: tuple[set[str], set[str]] | None = None
+
+    def more_of(self, item: str, added: bool) -> set[str] | None:
+        """By which names code uses what `concerned` cannot tell of."""
+        if macro := MACRO.match(item):
+            return None if self._is_pasted(macro[1]) else {macro[1]}
+        if added and STANDARD.fullmatch(item):
+            return set()
+        names = gained(item) if added else set()
+        return None if not names or any(map(self._naming, names)) else names
+
+    def _is_pasted(self, name: str) -> bool:
+        """Whether a macro of PyTorch could make this name of parts."""
+        if self._parts is None:
+            self._parts = set(), set()
+            for text in (text for text in self._texts.values() if "##" in text):
+                there = scan(text)
+                for said in (there.said(one.start, one.end) for one in there.directives if one.kind == "define"):
+                    given = PARAMETERS.match(said)
+                    own = set(WORD.findall(given[1] or "")) if given else set()
+                    for head, tail in PASTED.findall(said):
+                        self._parts[0].update({head} - own)
+                        self._parts[1].update({tail} - own)
+        heads, tails = ({part for part in parts if part.strip("_")} for parts in self._parts)
+        return name.startswith(tuple(heads)) or name.endswith(tuple(tails))
+
+
+def changed_names(headers: Mapping[str, tuple[str, str]], including: Iterable[str], names_of: Names) -> set[str] | None:
     """What the declarations that differ declare; None where the change can concern code that does not name it.
 
     `headers` has the text before and after of each; `including`, who includes them, also by other headers.
     """
     names: set[str] = set()
     for before, after in [*headers.values()] * len(headers):  # as often as a name can pass from one to another
-        found = concerned(before, after, names)
+        found = concerned(before, after, names, names_of.more_of)
         if found is None:
             return None
         names = found
-    passed_on = (path for path in including if path.endswith((".h", ".hpp", ".cuh")) and path not in headers)
-    if any(names & words(read(path) or "") for path in passed_on):
+    passed_on = (path for path in including if path.endswith(HEADERS) and path not in headers)
+    if any(names & words(names_of.read(path) or "") for path in passed_on):
         return None  # by a macro or an inline function of that header
     return names
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from fork import process
+from fork.checkout.changed import HEADERS, SOURCES
 from fork.clock import Clock
 from fork.engine import cache, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
@@ -20,19 +21,23 @@ from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
 from fork.engine.fork import Fork, environment
 from fork.engine.nodes import HEADER, structs
-from fork.engine.replace import added_entries, replace_sources
+from fork.engine.replace import added_entries, changed, replace_sources
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
 from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Commit, Series
+from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, unread
 
 HERE = Path(__file__).resolve().parent
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
+
+# The header whose lists the glue registers for a stack.
+AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
@@ -43,7 +48,7 @@ def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
     return {
         path: file
         for path, file in state.items()
-        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu", ".h")) and not series.replaces(path)
+        if path.startswith(LIBRARIES) and path.endswith((*SOURCES, ".cu", ".h")) and not series.replaces(path)
         if path.endswith(".h") or has_code(file.read_text())
     }
 
@@ -61,17 +66,17 @@ def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
 
 
 def refuse_unbuildable(series: Series, commit: Commit) -> None:
-    """Raises where a state has nothing for a wheel, or sources that nothing would register; needs no base."""
+    """Raises where a state has nothing for a wheel; needs no base."""
     state = series.state(commit)
-    if NATIVE_FUNCTIONS in state or any(map(series.replaces, state)):
-        return
-    if source := next((path for path in compiled(series, state) if not path.endswith(".h")), None):
-        raise ForkError(
-            f"{commit.name} has {source} and no native function, and a build compiles what native functions need: "
-            "add an entry to native_functions.yaml"
-        )
-    if not any(path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
+    if not any(series.replaces(path) or path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
         raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
+    for path, file in state.items():
+        fragment = path.endswith(HEADERS) and path in series.anchors and not series.replaces(path)
+        if fragment and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
+            raise ForkError(
+                f"{path} adds entries to {found[1]}, and whoever uses that list has to be compiled: "
+                "build the branch from a checkout, by --checkout"
+            )
 
 
 def build(fork: Fork) -> Path:
@@ -125,8 +130,9 @@ def _make(fork: Fork, stage: Path) -> None:
     chosen = ""
     fork.base.check(fork.base.resized())
     fork.base.remember(fork.home / "work")
-    changed = [path for path in state if fork.series.replaces(path)]
-    if NATIVE_FUNCTIONS in state or changed:
+    sources = [path for path in compiled(fork.series, state) if not path.endswith(".h")]
+    compiles = bool(NATIVE_FUNCTIONS in state or sources or changed(fork.series, state))
+    if compiles:
         toolchain.check_tools(fork.base)
         toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
         if fork.cuda == "on" or (fork.base.cuda and _has_device_code(fork.series, state)):
@@ -140,7 +146,7 @@ def _make(fork: Fork, stage: Path) -> None:
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
 
     replaced = Replaced()
-    if NATIVE_FUNCTIONS in state or changed:  # else Python changes alone, and the base's libraries stay
+    if compiles:  # else Python changes alone, and the base's libraries stay
         replaced = _make_libraries(fork, stage, state, (toolkit, chosen), clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fork.checkout.changed import Tree
-from fork.engine import onednn
+from fork.checkout.changed import HEADERS, SOURCES, Tree
+from fork.checkout.git import Checkout
+from fork.engine import others
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
-from fork.engine.device import LISTS, Device, bindings
+from fork.engine.device import LISTS as BINDINGS
+from fork.engine.device import SUFFIX, Device, bindings
 from fork.engine.fork import Fork
 from fork.engine.kernels import kernels_of
 from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
@@ -21,8 +23,20 @@ from fork.engine.toolchain import Toolkit, instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Series
+from fork.weave.scan import lines
+from fork.weave.unweave import LISTS
 from fork.weave.yamls import entries
+
+
+def changed(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
+    """The text of each file that the branch has in the place of PyTorch's, but for those with other comments alone."""
+    texts = {path: file.read_text() for path, file in state.items() if series.replaces(path)}
+    if not texts or series.checkout is None or series.since is None:
+        return texts
+    checkout = Checkout.open(series.checkout)
+    before = {path: checkout.read_at(series.since, path) or "" for path in texts}
+    return {path: text for path, text in texts.items() if path in LISTS or lines(text) != lines(before[path])}
 
 
 def replace_sources(
@@ -32,7 +46,7 @@ def replace_sources(
 
     `chosen` says why there is no toolkit for the GPU, or which.
     """
-    texts = {path: file.read_text() for path, file in state.items() if fork.series.replaces(path)}
+    texts = changed(fork.series, state)
     if not texts:
         return Replaced()
     base, work = fork.base, fork.home / "work"
@@ -40,22 +54,21 @@ def replace_sources(
     tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, base.cuda is not None)
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
-    headers = {path: text for path, text in texts.items() if path.endswith((".h", ".cuh"))}
+    headers = {path: text for path, text in texts.items() if path.endswith(HEADERS)}
     own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
     kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
     libraries = Libraries(base, work)
-    lists = tree.checkout.read_at(tree.release, LISTS) or ""
+    lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *_generated(work)]
-    made = onednn.headers(base, tree.checkout.path / "third_party/ideep/mkl-dnn", work)
-    others = [*made, *_others(tree.checkout.path, base.site), *device.includes(), base.torch / "include/kineto"]
-    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *others]
+    projects = [*others.includes(base, tree.checkout.path, work), *device.includes(), base.torch / "include/kineto"]
+    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *projects]
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind, device) for front in fronts]
     found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
-    sources = {path: text for path, text in texts.items() if path.endswith((".cpp", ".cu"))}
+    sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):
         if late := libraries.late(path):
             raise ForkError(f"{path} is of {late}, which is loaded after the fork's libraries and takes their place")
@@ -65,34 +78,6 @@ def replace_sources(
         elif path.endswith(".cu") and not toolkit:
             raise ForkError(f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}")
     return replace(found.find(sources, headers), headers=[own])
-
-
-def _others(checkout: Path, site: Path) -> list[Path]:
-    """The headers of other projects, as far as the checkout has its submodules, and pip has brought those of MKL."""
-    top = checkout / "third_party"
-    inner = ("fbgemm/third_party/asmjit/src", "ideep/mkl-dnn/include", "kineto/libkineto/include", "protobuf/src")
-    numpy = (site / "numpy/_core/include", site / "numpy/core/include")
-    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
-    brought = site.parents[2] / "include"
-    plain = (
-        "gloo",
-        "onnx",
-        "tensorpipe",
-        "eigen",
-        "miniz-3.0.2",
-        "opentelemetry-cpp/api/include",
-        "cpp-httplib",
-        "valgrind-headers",
-    )
-    return [
-        folder
-        for folder in (
-            *sorted(top.glob("*/include")),
-            *(top / name for name in inner + plain),
-            *(top, qnnpack, *numpy, brought),
-        )
-        if folder.is_dir()
-    ]
 
 
 def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> Path:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree
+from fork.engine import others
 from fork.engine.callers import Caller, Held, Libraries
+from fork.engine.conditions import unread
 from fork.engine.device import SUFFIX
-from fork.engine.headers import WORD, changed_names, generated
+from fork.engine.headers import WORD, Names, changed_names, generated
 from fork.engine.hidden import is_other, leading
 from fork.engine.kernels import Kernels
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
@@ -23,17 +25,12 @@ from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, re
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.series import DERIVATIVES
-from fork.weave.cpp import code_of
 from fork.weave.declarations import redeclared
 from fork.weave.registrations import dropped, left
+from fork.weave.scan import code_of
 
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
-# What brings a header that a wheel lacks, by how its name begins.
-PACKAGES = {
-    "mkl": "`pip install mkl-include`",
-    "crt": "`pip install nvidia-cuda-crt`, or `nvidia-cuda-nvcc-cu12` with CUDA 12,",
-}
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
@@ -103,9 +100,13 @@ class Replacement:
         self._add_makers()
         self._add_kernels()
         refuse(self._problems)  # what needs no compiler, before it takes minutes
+        for path in headers.keys() - declaring:
+            if not self._sources.keys() & self._tree.includers([path]) and not self._problems:
+                print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
         self._refuse_many()
         self._compile()
         refuse(self._problems)
+        self._tell_unread({**changed, **headers})
         for source in list(self._sources.values()):
             same = all(old and not source.differing(n, False) for n, old in enumerate(source.old))
             if source.old and same:
@@ -125,10 +126,19 @@ class Replacement:
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
 
+    def _tell_unread(self, changed: Mapping[str, str]) -> None:
+        for path, text in changed.items():
+            before = self._tree.read(path)
+            if before is None or path.endswith(SUFFIX):
+                continue
+            for line, directive in unread(self._compiler, path, before, self._tree.merged(path, text)):
+                print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
+
     def _changed_names(self, headers: Mapping[str, str], including: Sequence[str]) -> set[str] | None:
         """What the branch changes in headers, where nobody who does not name it is concerned."""
         texts = {path: (self._tree.read(path) or "", self._tree.merged(path, text)) for path, text in headers.items()}
-        return changed_names(texts, including, self._tree.read)
+        names_of = Names(self._tree.read, self._tree.naming, self._tree.texts)
+        return changed_names(texts, including, names_of)
 
     def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:
         """The templates of generated code that include one of these files, each with that."""
@@ -274,15 +284,9 @@ class Replacement:
 
     def _missing(self, failed: Failed) -> str:
         """The compiler's error, and of a header of another project what brings it: a submodule, or a package."""
-        header = re.search(r"fatal error: (\w+)[/.].*No such file", failed.error)
-        if header is None:
-            return failed.error
-        if package := next((name for start, name in PACKAGES.items() if header[1].startswith(start)), None):
-            return f"{failed.error}; {package} brings it"
-        top = self._tree.checkout.path / "third_party"
-        names = [path.name for path in top.glob("*") if path.is_dir() and path.name.lower() == header[1].lower()]
-        advice = f"; `git submodule update --init --recursive third_party/{names[0]}` brings it" if names else ""
-        return f"{failed.error}{advice}"
+        header = re.search(r"fatal error: (\S+): No such file", failed.error)
+        brings = others.advice(self._tree.checkout.path, header[1]) if header else ""
+        return f"{failed.error}; {brings}" if brings else failed.error
 
     def _needs_old(self, source: Source, held: Held) -> bool:
         """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""

@@ -14,9 +14,9 @@ from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
-from fork.weave.cpp import code_of
 from fork.weave.definitions import concerned, defined
 from fork.weave.registrations import NAME
+from fork.weave.scan import code_of
 
 CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"

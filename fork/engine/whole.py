@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from fork.engine.base import Base
 from fork.engine.device import SUFFIX, Device
 from fork.engine.digest import digest
 from fork.errors import ForkError
-from fork.weave.cpp_inverse import without_comments
+from fork.weave.scan import lines
 
 HERE = Path(__file__).parent
 # PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
@@ -164,8 +165,7 @@ class Compiler:
 
     def _key(self, unit: Unit) -> str:
         # Neither a comment nor an empty line needs a compiler; the numbers of lines in messages may then be old.
-        lines = (line.rstrip() for line in without_comments(unit.text).splitlines())
-        code = "\n".join(line for line in lines if line and not line.startswith("#line "))
+        code = "\n".join(line for line in lines(unit.text) if not line.startswith("#line "))
         return digest(self._about, unit.path.encode(), unit.capability.encode(), code.encode())
 
     def _kept(self, unit: Unit) -> Path | None:
@@ -177,19 +177,29 @@ class Compiler:
         same = all(Path(name).is_file() and _digest(name) == made for name, made in inputs.items())
         return file if same else None
 
-    def _compile(self, unit: Unit) -> Path:
-        key = self._key(unit)
-        folder = self._work / key
-        source, made = folder / unit.path.rpartition("/")[2], self._work / f"{key}.o"
-        tree.write(folder, source.name, unit.text)
+    def preprocessed(self, unit: Unit) -> str:
+        """What the compiler reads of a text behind its directives; nothing where it cannot read it."""
+        folder = self._work / f"{self._key(unit)}.read"
+        tree.write(folder, "read.cpp", unit.text)
+        done = process.attempt([*self._command_of(unit), "-E", "-P", str(folder / "read.cpp")])
+        shutil.rmtree(folder)
+        return "" if done.returncode else done.stdout
+
+    def _command_of(self, unit: Unit) -> list[str]:
         command = self._nvcc if unit.path.endswith(SUFFIX) else [*self._command, *self._flags]
         command = [*command, *(f"-D{name}" for name in self._device.definitions(unit.path))]
         if unit.capability:
             names = (f"-DCPU_CAPABILITY={unit.capability}", f"-DCPU_CAPABILITY_{unit.capability}")
             command += ["-O3", *names, *self._capabilities[unit.capability]]
+        return command
+
+    def _compile(self, unit: Unit) -> Path:
+        key = self._key(unit)
+        folder = self._work / key
+        source, made = folder / unit.path.rpartition("/")[2], self._work / f"{key}.o"
+        tree.write(folder, source.name, unit.text)
         part, needs = folder / "part.o", folder / "needs"
-        command += ["-MD", "-MF", str(needs), "-c", str(source), "-o", str(part)]
-        done = process.attempt(command)
+        done = process.attempt([*self._command_of(unit), "-MD", "-MF", str(needs), "-c", str(source), "-o", str(part)])
         if done.returncode:
             raise Failed(unit, _first_error(unit, done), done.stderr)
         files = needs.read_text().replace("\\\n", " ").partition(":")[2].split()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine.headers import changed_names, generated
+from fork.engine.headers import Names, changed_names, generated
 from fork.tests.helpers import write
 
 HEADER = """\
@@ -20,28 +20,35 @@ struct Shape {
 };
 } // namespace at
 """
+
+
+def names(text: str, *known: str, **others: str) -> Names:
+    """Of a tree whose files have this text, which knows these names."""
+    return Names(lambda path: text, lambda name: ["one"] * (name in known), others)
+
+
 USER = "#include <A.h>\nint use() { return at::twice(1); }\n"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "names"),
+    ("before", "after", "expected"),
     [
         ("shown(int a)", "shown(long a)", {"shown", "twice"}),
         ("* 2", "* 3", {"twice"}),
         ("int a);", "int a); // of all", set()),
-        ("LIMIT 4", "LIMIT 5", None),
+        ("LIMIT 4", "LIMIT 5", {"LIMIT"}),
         ("int sides", "long sides", None),
     ],
 )
-def test_names_that_a_change_concerns(before: str, after: str, names: set[str] | None) -> None:
+def test_names_that_a_change_concerns(before: str, after: str, expected: set[str] | None) -> None:
     headers = {"A.h": (HEADER, HEADER.replace(before, after))}
-    assert changed_names(headers, ["A.h", "use.cpp"], lambda path: USER) == names
+    assert changed_names(headers, ["A.h", "use.cpp"], names(USER)) == expected
 
 
 def test_another_header_may_pass_a_name_on() -> None:
     headers = {"A.h": (HEADER, HEADER.replace("* 2", "* 3"))}
-    assert changed_names(headers, ["A.h", "B.h"], lambda path: USER) is None
-    assert changed_names(headers, ["A.h", "B.h"], lambda path: "#include <A.h>\n") == {"twice"}
+    assert changed_names(headers, ["A.h", "B.h"], names(USER)) is None
+    assert changed_names(headers, ["A.h", "B.h"], names("#include <A.h>\n")) == {"twice"}
 
 
 def test_a_header_that_the_branch_changes_too_passes_a_name_on() -> None:
@@ -52,7 +59,7 @@ def test_a_header_that_the_branch_changes_too_passes_a_name_on() -> None:
         "B.h": (other, other.replace("beside(int", "beside(long")),
         "A.h": (HEADER, HEADER.replace("* 2", "* 3")),
     }
-    assert changed_names(headers, headers, lambda path: "") == {"twice", "fourfold", "beside"}
+    assert changed_names(headers, headers, names("")) == {"twice", "fourfold", "beside"}
 
 
 @pytest.mark.parametrize(

@@ -396,14 +396,14 @@ def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path,
 
 
 def test_an_error_names_the_file_of_the_checkout(tree: Path, tmp_path: Path) -> None:
-    """A new file is a copy of the checkout's, and an edit of the copy would be lost; a fragment has its own lines."""
-    source, fragment = "aten/src/ATen/native/New.cpp", "aten/src/ATen/native/Ops.cpp"
-    new = MORE[fragment].replace("} // namespace", "Tensor two(const Tensor& a) {\n  return a;\n}\n\n} // namespace")
-    commit(tree, {source: "// new\n", fragment: new}, "Add two files")
+    """A new or changed file is a copy of the checkout's, and an edit of the copy would be lost."""
+    source, changed = "aten/src/ATen/native/New.cpp", "aten/src/ATen/native/Ops.cpp"
+    new = MORE[changed].replace("} // namespace", "Tensor two(const Tensor& a) {\n  return a;\n}\n\n} // namespace")
+    commit(tree, {source: "// new\n", changed: new}, "Add two files")
     assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
     (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
     series = Series.load(home)
-    assert series.written_at(source) == tree / source and series.written_at(fragment) is None
+    assert series.written_at(source) == tree / source and series.written_at(changed) == tree / changed
     assert Series.load(imported(tree)).written_at(source) is None
 
 
@@ -555,20 +555,60 @@ def test_since_a_branch_that_only_the_remote_has(tree: Path, tmp_path: Path, cap
     assert "1 commit of mine, since origin/base" in capsys.readouterr().err
 
 
+def test_what_cannot_be_built_is_refused_before_a_download(
+    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
+) -> None:
+    commit(tree, {"notes.txt": "One.\n"}, "Add it")
+    monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "build", "--torch", "2.12.0") == 1
+    assert "changes nothing that a wheel of torch holds: there is nothing to build" in capsys.readouterr().err
+
+
 @mark.parametrize(
     ("path", "reason"),
     [
-        ("notes.txt", "changes nothing that a wheel of torch holds: there is nothing to build"),
-        ("aten/src/ATen/native/New.cpp", "has aten/src/ATen/native/New.cpp and no native function"),
+        ("aten/src/ATen/templates/Functions.h", "is compiled into what is not made again: take its change back"),
+        ("tools/autograd/templates/Functions.cpp", "is compiled into what is not made again: take its change back"),
+        ("functorch/csrc/dim/dim.cpp", "is compiled into what is not made again: take its change back"),
+        ("torch/lib/libshm/core.cpp", "is compiled into what is not made again: take its change back"),
+        ("aten/src/ATen/native/ts_native_functions.yaml", "is a list of which PyTorch's build generates code"),
     ],
 )
-def test_what_cannot_be_built_is_refused_before_a_download(
-    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, path: str, reason: str
+@mark.parametrize("base", ["int a;\n", None])
+def test_what_a_build_does_not_make_is_refused(
+    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], path: str, reason: str, base: str | None
 ) -> None:
-    commit(tree, {path: "int a = 1;\n"}, "Add it")
-    monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "build", "--torch", "2.12.0") == 1
-    assert reason in capsys.readouterr().err
+    """Whether it is new, or has more lines or other ones."""
+    if base:
+        git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+        commit(tree, {path: base}, "Have it")
+        git(tree, "tag", "--force", "v2.13.0")
+        git(tree, "switch", "--quiet", "--force-create", "mine")
+    for text in ("int a;\nint b;\n", "long a;\n"):
+        commit(tree, {path: text}, "Change it")
+        assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 1
+        assert f"{path} {reason}" in capsys.readouterr().err
+
+
+def test_what_no_wheel_has_is_told(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    told = ["aten/src/ATen/test/add_test.cpp", "c10/test/util/one.cpp", "caffe2/CMakeLists.txt"]
+    told += ["torchgen/mine.py", "aten/src/ATen/native/mps/operations/Add.mm"]
+    commit(tree, dict.fromkeys((*told, "torch/new.py"), "x = 1\n"), "Add them")
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
+    said = capsys.readouterr().err
+    assert all(f"left out {path}: " in said for path in told)
+
+
+def test_a_merge_is_built_as_it_is(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    """Only its final text counts; a stack to keep has to be a line."""
+    commit(tree, {"torch/one.py": "x = 1\n"}, "One")
+    git(tree, "switch", "--quiet", "--create", "side", "v2.13.0")
+    commit(tree, {"torch/two.py": "x = 2\n"}, "Two")
+    git(tree, "switch", "--quiet", "mine")
+    git(tree, "merge", "--quiet", "--no-edit", "side")
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
+    said = capsys.readouterr().out
+    assert "+ torch/one.py" in said and "+ torch/two.py" in said
 
 
 @mark.parametrize("changed", [{}, {"notes.txt": "1\n"}])

@@ -15,6 +15,7 @@ import pytest
 from fork.checkout.changed import Tree
 from fork.engine.base import Base, Probe
 from fork.engine.callers import Libraries
+from fork.engine.digest import digest
 from fork.engine.search import Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
@@ -149,7 +150,7 @@ class Small:
     """The base, its checkout, and what is put in front of it."""
 
     def __init__(self, folder: Path, *link: str, sources: Mapping[str, str] = SOURCES) -> None:
-        self.folder, self.link = folder, link
+        self.folder, self.link, self.sources = folder, link, sources
         self.tree = committed(folder / "tree", {**UPSTREAM, **sources})
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
@@ -171,9 +172,13 @@ class Small:
         files = sorted(folder.rglob("*.cpp"))
         # As objects of their own, whose order is that of a build.
         objects = []
+        headers = repr([text for path, text in sources.items() if path.endswith(".h")])
         for file in files:
-            objects.append(file.with_suffix(".o"))
-            compiled(*FLAGS, "-I", folder / "aten/src", "-I", folder, "-c", file, "-o", objects[-1])
+            made = digest(str(file.relative_to(folder)).encode(), file.read_bytes(), headers.encode())
+            objects.append(self.folder / f"objects/{made}.o")
+            if not objects[-1].is_file():
+                objects[-1].parent.mkdir(exist_ok=True)
+                compiled(*FLAGS, "-I", folder / "aten/src", "-I", folder, "-c", file, "-o", objects[-1])
         compiled("-shared", *self.link, *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
         return library
 
@@ -190,12 +195,12 @@ class Small:
 
     def change(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> tuple[str, str, list[str]]:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
-        texts = dict(SOURCES)
+        texts = dict(self.sources)
         for path, (before, after) in edits.items():
             assert before in texts[path]
             texts[path] = texts[path].replace(before, after)
         write(self.tree, texts)
-        changed = {path: text for path, text in texts.items() if text != SOURCES[path]}
+        changed = {path: text for path, text in texts.items() if text != self.sources[path]}
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
         tree = Tree.of(self.tree, "main", self.base.version, "0" * 40)
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})

@@ -12,11 +12,10 @@ import re
 from dataclasses import dataclass
 
 from fork.weave.edit import Edit, above_comments, line_start, next_line
+from fork.weave.scan import closing, code_of, scan
 
-QUIET = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.DOTALL)
 INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
 DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
-DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*\n", re.MULTILINE)
 ENTRY = re.compile(r"\b_\((?:[^()]|\([^()]*\))*\)")
 ONLY = re.compile(r"^[^\n]*// fragment only\n", re.MULTILINE)
 HEAD = re.compile(r"(namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\))\s*\{")
@@ -46,17 +45,12 @@ def weave(edit: Edit, fragment: str) -> None:
     _scope(edit, base, fragment, 0, len(fragment))
 
 
-def code_of(text: str) -> str:
-    """The text with comments and literals blanked out, offset for offset."""
-    return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
-
-
 def _blocks(code: str, start: int, end: int) -> list[Block]:
     """The containers of a range that do not lie in one another."""
     blocks: list[Block] = []
     at = start
     while found := HEAD.search(code, at, end):
-        close = _closing(code, found.end(), end)
+        close = closing(code, found.end(), end)
         if close < 0:
             return blocks
         if not code[line_start(code, found.start()) : found.start()].strip():
@@ -66,16 +60,6 @@ def _blocks(code: str, start: int, end: int) -> list[Block]:
         else:
             at = found.end()
     return blocks
-
-
-def _closing(code: str, at: int, end: int) -> int:
-    """The offset of the brace that closes, -1 where there is none."""
-    depth = 1
-    for brace in re.finditer(r"[{}]", code[at:end]):
-        depth += 1 if brace[0] == "{" else -1
-        if not depth:
-            return at + brace.start()
-    return -1
 
 
 def _all_blocks(code: str, start: int, end: int) -> list[Block]:
@@ -91,7 +75,7 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
     """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
     code = code_of(fragment)
     blocks = _blocks(code, start, end)
-    lost = _outside(code, blocks, start, end)
+    lost = _outside(fragment, blocks, start, end)
     if lost is not None:
         edit.problem(f"line {fragment.count(chr(10), 0, lost) + 1} of the fragment is in no block that has an anchor")
     for block in blocks:
@@ -106,9 +90,9 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
         _content(edit, base, twins[0], content.rstrip() + "\n")
 
 
-def _outside(code: str, blocks: list[Block], start: int, end: int) -> int | None:
+def _outside(fragment: str, blocks: list[Block], start: int, end: int) -> int | None:
     """Where code of a range stands that is in none of its blocks, and no preprocessor's."""
-    rest = list(DIRECTIVE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), code[start:end]))
+    rest = list(scan(fragment).bare[start:end])
     for block in blocks:
         rest[block.start - start : block.close + 1 - start] = " " * (block.close + 1 - block.start)
     at = start
@@ -161,7 +145,7 @@ def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int,
         if stop is None:
             continue
         body = stop[0] == "{"
-        close = _closing(code, stop.end(), block.close) if body else stop.end() - 1
+        close = closing(code, stop.end(), block.close) if body else stop.end() - 1
         if close >= 0:
             spans.append((start, close + 1))
     return spans

@@ -7,22 +7,21 @@ A source's fragment is compiled on its own, so it repeats the directives of the 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from fork.series import Place
 from fork.weave import pieces
-from fork.weave.cpp import DEFINE, DIRECTIVE, ENTRY, INCLUDE, QUIET, Block, code_of, known_by, named_blocks
+from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, named_blocks
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
+from fork.weave.scan import SCOPE, Scan, Span, code_of, scan
 
 USING = re.compile(
     r"^[ \t]*(?:using namespace [^;\n]*|(?:using|namespace) (\w+) =[^;{}\n]*|using [\w:]*?(\w+));\n", re.M
 )
 MACRO = re.compile(r"\s*#\s*(?:define|undef)\s+(\w+)\S*[ \t]*(.*)", re.DOTALL)
-SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
 ONLY = " // fragment only"
 # What a switch lists, inside a function.
 LABELS = re.compile(r"(?:\s*case [\w:]+:\s*)+")
@@ -68,7 +67,7 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
             return None
         spots[blocks[0].head, known_by(gain.text, blocks[0].loose)] = _places(code, base, blocks[0], gain.at)
         gap = "\n" if blocks[0].loose else ""
-        parts.append(_framed(base, code, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
+        parts.append(_framed(base, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
     return "\n".join([*parts, *macros]), spots
 
 
@@ -77,7 +76,6 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     made = changes(base, woven)
     if made.others:
         return None
-    code = code_of(base)
     stripped, new = [line.strip() for line in base.splitlines()], woven.splitlines(keepends=True)
     spots: Spots = {}
     parts = [_directives(base, made.gains)] if made.gains else []
@@ -91,7 +89,7 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
         places = pieces.beside(stripped, base.count("\n", 0, gain.at))
         name = f"piece {number(places)}"
         spots[name, ""] = places
-        parts.append(_framed(base, code, gain, f"// {name}\n{gain.text}// end of piece\n", ""))
+        parts.append(_framed(base, gain, f"// {name}\n{gain.text}// end of piece\n", ""))
     return "\n".join(parts), spots
 
 
@@ -104,18 +102,6 @@ def strange(base: str, woven: str, source: bool) -> list[tuple[int, str]]:
     return made.others + [
         (woven.count("\n", 0, woven.find(g.text)) + 1, why) for g, why in _hidden(base, made.gains) if source
     ]
-
-
-def stands_alone(base: str, woven: str, known: Callable[[str], bool]) -> bool:
-    """Whether what was inserted declares nothing that the base names, or is known, and no directive but includes."""
-    made = changes(base, _macros(base, woven, {})[1])
-    texts = [code_of(gain.text) for gain in made.gains]
-    words = set(re.findall(r"\w+", code_of(base)))
-    if made.labels:
-        return False
-    directives = any(DIRECTIVE.search(INCLUDE.sub("", gain.text)) for gain in made.gains)
-    declared = {name for text in texts for name, (at, _) in _declared(text).items() if _outside(_heads(text, at))}
-    return not directives and not words.intersection(declared) and not any(map(known, declared))
 
 
 def kept(base: str, woven: str, source: bool) -> list[Gain]:
@@ -132,21 +118,20 @@ def unread(source: str) -> list[tuple[str, str]]:
 
 def has_code(source: str) -> bool:
     """Whether a source, or a fragment of one, holds anything for a compiler."""
-    return bool(DIRECTIVE.sub("", code_of(UNREAD.sub("", source))).strip())
+    return bool(scan(UNREAD.sub("", source)).bare.strip())
 
 
 @lru_cache(maxsize=4)
 def changes(base: str, woven: str) -> Changes:
     """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
-    said = [without_comments(text).splitlines() for text in (base, woven)]
-    starts = [0]
-    for line in old:
-        starts.append(starts[-1] + len(line))
-    code = code_of(base)
+    theirs, ours = scan(base), scan(woven)
+    said = [one.plain.splitlines() for one in (theirs, ours)]
     found, comments, labels, others = [], [], [], []
     for a, b, c, d in hunks(old, new):
-        if _same(said[0][a:b], said[1][c:d]) and (a < b or not _outside(_heads(code, starts[a]))):
+        held = _held((theirs, a, b), (ours, c, d))
+        same = _same(said[0][a:b], said[1][c:d]) and (held is None or held.kind == "comment")
+        if same and (a < b or not theirs.outside(theirs.lines[a])):
             comments.append((a, b, c, d))
             continue
         if a < b:
@@ -156,30 +141,30 @@ def changes(base: str, woven: str) -> Changes:
             # As many lines as there were are the changed ones; the others came with them.
             a, c = b, c + b - a
         a, c, d = _slid(old, new, a, c, d)
-        text = "".join(new[c:d])
-        heads = _heads(code, starts[a])
+        text, at = "".join(new[c:d]), theirs.lines[a]
+        heads = theirs.heads(at)
         inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
-        if inside is not None and LABELS.fullmatch(text):
+        held = _held((theirs, a, a), (ours, c, d))
+        if held is None and inside is not None and LABELS.fullmatch(text):
             labels.append((a, a, c, d))
-        elif inside is not None or not _whole(text):
-            others.append((c + 1, f"stands inside `{_short(inside or new[c])}`"))
+            continue
+        if held:
+            inside = (theirs if held in theirs.directives + theirs.quiet else ours).text[held.start : held.end]
+        if inside is not None or not _whole(text):
+            others.append((c + 1, f"stands inside `{_short((inside or new[c]).partition(chr(10))[0])}`"))
         else:
-            found.append(Gain(starts[a], text, heads))
+            found.append(Gain(at, text, heads))
     return Changes(found, comments, labels, others)
 
 
-def without_comments(text: str) -> str:
-    """The text with its comments blanked out, line for line."""
-    return QUIET.sub(lambda found: re.sub(r"[^\n]", " ", found[0]) if found[0][0] == "/" else found[0], text)
+def _held(*places: tuple[Scan, int, int]) -> Span | None:
+    """What goes on where lines begin or end that differ: a macro, a raw string or a comment of several lines."""
+    spans = (one.around(one.lines[line]) for one, first, last in places for line in (first, last))
+    return next(filter(None, spans), None)
 
 
 def _same(old: list[str], new: list[str]) -> bool:
     return [line.strip() for line in old if line.strip()] == [line.strip() for line in new if line.strip()]
-
-
-def _outside(heads: tuple[str, ...]) -> bool:
-    """Whether only namespaces and blocks of registrations are open here."""
-    return all(SCOPE.fullmatch(head) for head in heads)
 
 
 def _hidden(base: str, found: list[Gain]) -> list[tuple[Gain, str]]:
@@ -188,7 +173,7 @@ def _hidden(base: str, found: list[Gain]) -> list[tuple[Gain, str]]:
         return []
     texts = [(gain, code_of(gain.text)) for gain in found]
     # What the branch declares itself is its own.
-    names = _own(code_of(base)) - {name for _, text in texts for name in _declared(text)}
+    names = _own(base) - {name for gain in found for name in _declared(gain.text)}
     return [
         (gain, f"calls `{name}`, which only this file sees, and would be compiled without it")
         for gain, text in texts
@@ -197,21 +182,22 @@ def _hidden(base: str, found: list[Gain]) -> list[tuple[Gain, str]]:
     ]
 
 
-def _own(code: str) -> set[str]:
+def _own(text: str) -> set[str]:
     """The functions and types of a file that are static, or in a namespace without a name."""
+    there = scan(text)
     return {
         name
-        for name, (at, prefix) in _declared(code).items()
-        if _outside(heads := _heads(code, at)) and ("namespace" in heads or re.search(r"\bstatic\b", prefix))
+        for name, (at, prefix) in _declared(text).items()
+        if there.outside(at) and ("namespace" in there.heads(at) or re.search(r"\bstatic\b", prefix))
     }
 
 
-def _declared(code: str) -> dict[str, tuple[int, str]]:
+def _declared(text: str) -> dict[str, tuple[int, str]]:
     """Name -> offset, and what stands before it, of what looks like the declaration of a function or type."""
     found: dict[str, tuple[int, str]] = {}
+    code = scan(text).bare
     for name in re.finditer(r"\b(\w+)\s*\(|\b(?:struct|class)\s+(\w+)[^;(){}]*\{", code):
         prefix = code[max(code.rfind(mark, 0, name.start()) for mark in ";{}()") + 1 : name.start()]
-        prefix = DIRECTIVE.sub("", prefix)
         if name[2] or re.search(r"\w[\w>]*[\s&*]+$", prefix) and not re.search(r"\breturn\s+$", prefix):
             found.setdefault(name[1] or name[2], (name.start(), prefix))
     return found
@@ -244,30 +230,6 @@ def _whole(text: str) -> bool:
         if depth < 0:
             return False
     return not depth
-
-
-def _heads(code: str, at: int) -> tuple[str, ...]:
-    """What stands before each brace that is open at this offset, outermost first."""
-    offsets, heads = _nesting(code)
-    return heads[bisect_right(offsets, at)]
-
-
-@lru_cache(maxsize=4)
-def _nesting(code: str) -> tuple[list[int], list[tuple[str, ...]]]:
-    """The offsets behind all braces, semicolons and directives; and the heads before the first and after each."""
-    opened: list[str] = []
-    offsets: list[int] = []
-    heads: list[tuple[str, ...]] = [()]
-    last = 0
-    for mark in re.finditer(r"[{};]|^[ \t]*#(?:[^\n\\]|\\[^\n]|\\\n)*$", code, re.MULTILINE):
-        if mark[0] == "{":
-            opened.append(" ".join(code[last : mark.start()].split()))
-        elif mark[0] == "}" and opened:
-            opened.pop()
-        last = mark.end()
-        offsets.append(last)
-        heads.append(tuple(opened))
-    return offsets, heads
 
 
 def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
@@ -330,20 +292,21 @@ def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
 
 def _directives(text: str, found: list[Gain]) -> str:
     """The directives outside of functions, but for list macros, the guard, and macros that the pieces do not use."""
-    code = code_of(text)
+    there = scan(text)
     kept: list[str] = []
     words = set(re.findall(r"\w+", " ".join(gain.text for gain in found)))
-    for line in reversed(list(DIRECTIVE.finditer(text))):
-        macro = MACRO.fullmatch(line[0])
-        if DEFINE.match(line[0]) or "#pragma once" in line[0] or (macro and macro[2] and macro[1] not in words):
+    for directive in reversed(there.directives):
+        line = text[directive.start : directive.end]
+        macro = MACRO.fullmatch(line)
+        if DEFINE.match(line) or "#pragma once" in line or (macro and macro[2] and macro[1] not in words):
             continue
-        if all(SCOPE.fullmatch(head) for head in _heads(code, line.start())):
-            kept.append(line[0])
+        if there.outside(directive.start):
+            kept.append(line)
             words |= set(re.findall(r"\w+", macro[2])) if macro else set()
     return "".join(reversed(kept))
 
 
-def _framed(base: str, code: str, gain: Gain, text: str, only: str) -> str:
+def _framed(base: str, gain: Gain, text: str, only: str) -> str:
     """A piece inside the heads of its namespaces and blocks, with the `using` lines above it."""
     opening, closing = "", ""
     words = set(re.findall(r"\w+", gain.text))
@@ -358,6 +321,6 @@ def _framed(base: str, code: str, gain: Gain, text: str, only: str) -> str:
             + closing
         )
         opening += "".join(
-            f"{found[0].rstrip()}{only}\n" for found in usings if _heads(code, found.start()) == gain.heads[:depth]
+            f"{found[0].rstrip()}{only}\n" for found in usings if scan(base).heads(found.start()) == gain.heads[:depth]
         )
     return opening + text + closing

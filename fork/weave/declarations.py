@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.cpp import DIRECTIVE, code_of
-from fork.weave.cpp_inverse import SCOPE, without_comments
 from fork.weave.difference import hunks
+from fork.weave.scan import SCOPE, code_of, scan
 
 INSIDE = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-PIECE = re.compile(rf"(?:{DIRECTIVE.pattern})|(?:{INSIDE}|[^(){{}};#])*[{{}};]", re.MULTILINE)
+PIECE = re.compile(rf"(?:{INSIDE}|[^(){{}};])*[{{}};]")
 HEAD = re.compile(r"(?:[\w:]+[\s&*]+)+(\w+)\s*$")
 # What has a definition beside it, or is no function, and what the language calls without its name.
 OTHERS = re.compile(r"\b(?:template|inline|static|constexpr|struct|class|union|enum|using|typedef|friend|operator)\b")
@@ -43,22 +42,16 @@ def redeclared(before: str, after: str) -> Redeclared:
 def _pieces(text: str) -> list[tuple[str, int, bool]]:
     """The directives, declarations and heads of braces in their order: each with its line, and whether it stands in
     namespaces alone."""
-    code, plain = code_of(text), without_comments(text)
-    found: list[tuple[str, int, bool]] = []
-    heads: list[str] = []
+    there = scan(text)
+    found = [(one.start, one.end, False) for one in there.directives]
     end = 0
-    for piece in PIECE.finditer(code):
-        start = end + len(code[end : piece.end()]) - len(code[end : piece.end()].lstrip())
-        said, end = " ".join(plain[start : piece.end()].split()), piece.end()
-        outer = all(SCOPE.fullmatch(head) for head in heads)
-        found.append((said, code.count("\n", 0, start) + 1, outer))
-        if said.endswith("{"):
-            heads.append(said[:-1].strip())
-        elif said.endswith("}") and heads:
-            heads.pop()
-    if rest := " ".join(plain[end:].split()):
-        found.append((rest, code.count("\n", 0, end) + 1, False))
-    return found
+    for piece in PIECE.finditer(there.bare):
+        start = end + len(there.bare[end : piece.end()]) - len(there.bare[end : piece.end()].lstrip())
+        end = piece.end()
+        found.append((start, end, all(SCOPE.fullmatch(head) for head in there.heads(start))))
+    if there.bare[end:].strip():
+        found.append((end, len(text), False))
+    return [(there.said(start, end), there.number(start), outer) for start, end, outer in sorted(found)]
 
 
 def _function(piece: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from fork.weave.cpp import DIRECTIVE, _closing, code_of
-from fork.weave.cpp_inverse import SCOPE, without_comments
 from fork.weave.difference import hunks
+from fork.weave.scan import SCOPE, Scan, closing, scan
 
 # A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
 TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
@@ -19,23 +18,38 @@ BOUNDS = re.compile(r"\b[A-Z][A-Z0-9_]+\s*\([\d\s,]+\)(?=\s*\w)")
 UNCLEAR = "#? "
 KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
 WORD = re.compile(r"[A-Za-z_]\w*")
+MoreOf = Callable[[str, bool], set[str] | None]
 
 
-def concerned(before: str, after: str, others: Collection[str] = ()) -> set[str] | None:
+def concerned(
+    before: str, after: str, others: Collection[str] = (), more_of: MoreOf = lambda item, added: None
+) -> set[str] | None:
     """The names of the definitions that differ, and of those that name such a one or one of `others`; None where that
     cannot be told.
 
     A compiler may translate an unchanged function in another way; this tells such differences from those that count.
+    `more_of` gives the names of an item, perhaps one that was added, whose own text does not tell whom it concerns.
     """
     old, new = _items(before), _items(after)
     found = set(others)
+    added: set[int] = set()
+
+    def names_of(item: str, fresh: bool) -> set[str] | None:
+        # A header can ask for a macro, too.
+        names = None if item.startswith("#") else _names(item)
+        return names if names is not None else more_of(_text(item), fresh)
+
     for a, b, c, d in hunks(old, new):
+        added |= {*range(c, d)} if a == b else set()
         for item in (*old[a:b], *new[c:d]):
-            names = _names(item)
-            if names is None or item.startswith("#"):  # a header can ask for a macro, too
+            names = names_of(item, a == b)
+            if names is None:
                 return None
             found |= names
-    rest = [(set(WORD.findall(item)), _names(item)) for item in map(_text, new)]
+    rest = [
+        (set(WORD.findall(_text(item))), names_of(item, True) if n in added else _names(item))
+        for n, item in enumerate(new)
+    ]
     while True:
         more = {name for words, names in rest if words & found for name in names or ()} - found
         if any(names is None for words, names in rest if words & found):
@@ -91,40 +105,42 @@ def _said(item: str) -> set[str] | None:
 def _items(text: str) -> list[str]:
     """The definitions, declarations and directives of a source, outside of and directly in its namespaces, in their
     order; what stands in namespaces begins with their heads, in a line of their own."""
-    plain, code = without_comments(text), code_of(text)
-    lines = DIRECTIVE.finditer(code)
-    found = [(line.start(), " ".join(line[0].split())) for line in lines if "#line" not in line[0]]
-    code = DIRECTIVE.sub(lambda line: re.sub(r"[^\n]", " ", line[0]), code)
+    there = scan(text)
+    code = there.bare
+    lines = [(line.start, there.said(line.start, line.end)) for line in there.directives]
+    found = [(start, line) for start, line in lines if "#line" not in line]
     scopes: list[str] = []
     at = start = 0
     while brace := re.compile(r"[{};]").search(code, at):
         at, head = brace.end(), " ".join(code[start : brace.start()].split())
         if brace[0] == "}" and head:
-            found += [(start, item) for item in _rest(plain[start : brace.start()])]
+            found += _rest(there, start, brace.start())
         if brace[0] == "}" or (brace[0] == "{" and SCOPE.fullmatch(head)):
             scopes = [*scopes, head] if brace[0] == "{" else scopes[:-1]
             start = at
             continue
         if brace[0] == "{":
-            at = _closing(code, at, len(code)) + 1
+            at = closing(code, at, len(code)) + 1
             if at <= 0:
                 break
             if _goes_on(head):
                 continue
         # A directive above it is an item of its own.
         begin = start + len(code[start:at]) - len(code[start:at].lstrip())
-        found.append((begin, "\n".join([*filter(None, [" ".join(scopes)]), " ".join(plain[begin:at].split())])))
+        found.append((begin, "\n".join([*filter(None, [" ".join(scopes)]), there.said(begin, at)])))
         start = at
     if code[start:].strip():
-        found += [(start, item) for item in _rest(plain[start:])]
+        found += _rest(there, start, len(text))
     return [item for _, item in sorted(found)]
 
 
-def _rest(text: str) -> list[str]:
+def _rest(there: Scan, start: int, end: int) -> list[tuple[int, str]]:
     """What ends with neither a brace nor a semicolon: uses of macros, else one item of which nothing tells more."""
-    plain = " ".join(DIRECTIVE.sub("", text).split())
-    calls = CALL.findall(plain)
-    return calls if "".join(calls) == plain.replace(") ", ")") else [f"{UNCLEAR}{plain}"]
+    start += len(there.bare[start:end]) - len(there.bare[start:end].lstrip())
+    calls = list(CALL.finditer(there.bare, start, end))
+    if CALL.sub("", there.bare[start:end]).strip():
+        return [(start, f"{UNCLEAR}{there.said(start, end)}")]
+    return [(call.start(), there.said(*call.span())) for call in calls]
 
 
 def _goes_on(head: str) -> bool:
@@ -161,6 +177,22 @@ def _calls(head: str) -> list[set[str]]:
 
 def _text(item: str) -> str:
     return item.rpartition("\n")[2]
+
+
+def gained(item: str) -> set[str]:
+    """The names by which alone code can use a type or an alias that is new; none where it can be used without."""
+    head = re.split(r"[{;=]", item, maxsplit=1)[0]
+    if re.search(r"\b(?:friend|operator)\b|template\s*<\s*>|\bnamespace\b(?! \w+ =)", item):
+        return set()
+    if alias := re.match(r"(?:template\s*<.*>\s*)?using (\w+) =|typedef .*?(\w+);$", item):
+        return {alias[1] or alias[2]}
+    kind = re.match(r"(enum(?: class| struct)?|struct|class|union)\b", _plain(head).lstrip())
+    words = WORD.findall(re.split(r"(?<!:):(?!:)", _plain(head))[0])
+    words = [word for word in words if word != "final"]
+    if kind is None or len(words) < 2 or "<" in _plain(head).partition(":")[0]:
+        return set()
+    # What an enumeration without a scope lists is known outside of it.
+    return {words[-1], *(WORD.findall(item) if kind[1] == "enum" else ())} - {"enum"}
 
 
 def _names(item: str) -> set[str] | None:

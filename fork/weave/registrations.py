@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fork.weave.cpp import _closing, code_of
-from fork.weave.cpp_inverse import _heads, _outside
+from fork.weave.scan import closing, code_of, scan
 
 # What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
 BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)
@@ -72,7 +71,7 @@ def _kernels(before: str, after: str) -> list[tuple[int, str]]:
         code = code_of(text)
         kernels: list[tuple[int, str]] = []
         for block in BLOCK.finditer(code):
-            close = _closing(code, block.end(), len(code))
+            close = closing(code, block.end(), len(code))
             head = " ".join(text[block.start(1) : block.end(1)].split())
             for kernel in IMPL.finditer(text, block.end(), close):
                 kernels.append((text.count("\n", 0, kernel.start()) + 1, f"{head}: {kernel[1]}"))
@@ -90,7 +89,7 @@ def _registrations(text: str) -> Iterator[Registration]:
 
 def _blocks(text: str, code: str) -> Iterator[Registration]:
     for block in BLOCK.finditer(code):
-        close = _closing(code, block.end(), len(code))
+        close = closing(code, block.end(), len(code))
         body = code[block.end() : close]
         if close < 0 or ("_IMPL" in block[1] and not re.search(r"\bm\w*\s*\.\s*fallback\s*\(", body)):
             continue
@@ -117,7 +116,7 @@ def _flags(text: str, code: str) -> Iterator[Registration]:
 def _statements(text: str, code: str) -> Iterator[Registration]:
     for found in CALL.finditer(code):
         end = _behind(code, found.end())
-        if _outside(_heads(code, found.start())):
+        if scan(text).outside(found.start()):
             said = text[found.start() : end].strip().rstrip(";")
             if found[1] == "REGISTER_ALLOCATOR":  # It opens a namespace, which no function can hold.
                 said = "(void)(" + said.partition(",")[2].removesuffix(")").strip() + ")"
@@ -126,7 +125,7 @@ def _statements(text: str, code: str) -> Iterator[Registration]:
         end = _statement(code, found.end())
         # A function has its body behind its arguments.
         plain = re.sub(r"\[[^][]*\]\s*\([^()]*\)[^{]*\{", "", code[found.start() : end])
-        if not re.search(r"\)[\w\s]*\{", plain) and _outside(_heads(code, found.start())):
+        if not re.search(r"\)[\w\s]*\{", plain) and scan(text).outside(found.start()):
             said = text[found.start() : end].strip().rstrip(";")
             yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
 

@@ -118,11 +118,6 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
     }
 
 
-def stands_alone(path: str, base: str, woven: str, known: Callable[[str], bool]) -> bool:
-    """Whether what a branch inserted into a C++ file means the same without the rest, and the rest without it."""
-    return cpp_inverse.stands_alone(base, woven, (lambda _: False) if path.endswith(SOURCES) else known)
-
-
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     """Why `unweave` found nothing: lines of the branch, each with what it does; none where all could be told."""
     if path.endswith(COMPILED):

@@ -1,0 +1,35 @@
+"""Tells which lines of a branch no compiler reads: those below an `#if` that does not hold in the wheel's build."""
+
+from __future__ import annotations
+
+from fork.engine.whole import Compiler
+from fork.weave.difference import hunks
+from fork.weave.scan import scan
+
+MARK = "#pragma fork_reads"
+
+
+def unread(compiler: Compiler, path: str, before: str, after: str) -> list[tuple[int, str]]:
+    """The first line of each change that is not read, and the directive that leaves it out."""
+    there = scan(after)
+    places: list[tuple[int, int, str]] = []
+    for _, _, c, d in hunks(before.splitlines(), after.splitlines()):
+        # What is removed stood behind the line before.
+        lines = [n for n in range(c, d) if there.bare[slice(*there.lines[n : n + 2])].strip()] or [c - 1] * (c == d > 0)
+        for n in lines[:1]:
+            if conditions := there.conditions(there.lines[n]):
+                innermost = conditions[-1]
+                places.append((n + 1, innermost.end, there.said(innermost.start, innermost.end)))
+    if not places:
+        return []
+    text = after
+    for number, (_, at, _) in sorted(enumerate(places), key=lambda place: -place[1][1]):
+        text = f"{text[:at]}{MARK} {number};\n{text[at:]}"
+    said = [compiler.preprocessed(unit) for unit in compiler.units(path, text)]
+    if not all(said):
+        return []
+    return [
+        (line, directive)
+        for number, (line, _, directive) in enumerate(places)
+        if not any(f"{MARK} {number};" in one for one in said)
+    ]

@@ -1,0 +1,135 @@
+"""The headers of other projects, of the checkout's submodules: as they lie there, and as their build makes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fork.engine.base import Base
+from fork.engine.tree import write
+
+# Where headers lie that are not in `third_party/NAME/include`.
+FOLDERS = (
+    "fbgemm/third_party/asmjit/src",
+    "ideep/mkl-dnn/include",
+    "kineto/libkineto/include",
+    "kineto/libkineto/src",
+    "protobuf/src",
+    "gloo",
+    "onnx",
+    "tensorpipe",
+    "eigen",
+    "miniz-3.0.2",
+    "opentelemetry-cpp/api/include",
+    "cpp-httplib",
+    "valgrind-headers",
+)
+# The submodule that has a header, by how its name begins, where the submodule is called otherwise.
+OWNERS = {
+    "oneapi": "ideep",
+    "dnnl": "ideep",
+    "libkineto": "kineto",
+    "ApproximateClock": "kineto",
+    "asmjit": "fbgemm",
+    "google": "protobuf",
+    "Eigen": "eigen",
+    "httplib": "cpp-httplib",
+}
+# What brings a header that no submodule has.
+PACKAGES = {
+    "mkl": "`pip install mkl-include`",
+    "crt": "`pip install nvidia-cuda-crt`, or `nvidia-cuda-nvcc-cu12` with CUDA 12,",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """Headers that a project's CMake makes of templates: where both lie below third_party, by which name they are
+    included, and with what PyTorch's build sets; versions come from the project's own CMakeLists.txt."""
+
+    templates: str
+    name: str
+    project: str
+    given: Mapping[str, str] = field(default_factory=dict)
+
+
+MADE = (
+    # PyTorch builds oneDNN with OpenMP, for the CPU alone, and with its products by blocks.
+    Made(
+        "ideep/mkl-dnn/include/oneapi/dnnl/dnnl_*.h.in",
+        "oneapi/dnnl",
+        "ideep/mkl-dnn",
+        {
+            "DNNL_CPU_THREADING_RUNTIME": "OMP",
+            "DNNL_CPU_RUNTIME": "OMP",
+            "DNNL_GPU_RUNTIME": "NONE",
+            "DNNL_EXPERIMENTAL_UKERNEL": "",
+            "BUILD_TRAINING": "1",
+            "BUILD_PRIMITIVE_ALL": "1",
+            "BUILD_PRIMITIVE_CPU_ISA_ALL": "1",
+            "BUILD_GEMM_KERNELS_ALL": "1",
+        },
+    ),
+    Made("gloo/gloo/config.h.in", "gloo", "gloo", {"GLOO_HAVE_TRANSPORT_TCP": "1"}),
+)
+DEFINED = re.compile(r"^#cmakedefine(01)? (\w+)(.*)$", re.MULTILINE)
+
+
+def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
+    """The folders of their headers, as far as the checkout has its submodules, and pip has brought those of MKL."""
+    top = checkout / "third_party"
+    written = [_make(base, top, one, work / "made") for one in MADE]
+    made = [work / "made"] if any(written) else []
+    numpy = (base.site / "numpy/_core/include", base.site / "numpy/core/include")
+    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
+    brought = base.site.parents[2] / "include"
+    plain = (*sorted(top.glob("*/include")), *(top / name for name in FOLDERS), top, qnnpack, *numpy, brought)
+    return [*made, *(folder for folder in plain if folder.is_dir())]
+
+
+def advice(checkout: Path, header: str) -> str:
+    """What brings a header that the compiler did not find: a submodule, or a package; nothing where nobody knows."""
+    name = re.split(r"[/.]", header)[0]
+    if package := next((what for start, what in PACKAGES.items() if name.startswith(start)), None):
+        return f"{package} brings it"
+    top = checkout / "third_party"
+    owner = OWNERS.get(name, name).lower()
+    found = [path for path in top.glob("*") if path.is_dir() and path.name.lower() == owner]
+    if not found:
+        return ""
+    if any(found[0].iterdir()):
+        return f"third_party/{found[0].name} lacks it: `git submodule update --recursive third_party/{found[0].name}`"
+    return f"`git submodule update --init --recursive third_party/{found[0].name}` brings it"
+
+
+def _make(base: Base, top: Path, made: Made, out: Path) -> bool:
+    """Writes the headers of one project; not where the wheel has them, or the checkout lacks the submodule."""
+    templates = sorted(top.glob(made.templates))
+    known = {**_versions(base, top / made.project), **made.given}
+    for template in templates:
+        name = f"{made.name}/{template.stem}"
+        if (base.torch / "include" / name).is_file():
+            return False
+        text = DEFINED.sub(lambda found: _defined(found, made.given), template.read_text())
+        write(out, name, re.sub(r"[$@]\{?(\w+)[@}]", lambda found: known.get(found[1], found[0]), text))
+    return bool(templates)
+
+
+def _versions(base: Base, project: Path) -> dict[str, str]:
+    """What a project's CMakeLists.txt sets in plain words; of oneDNN, the version that the base tells."""
+    lists = project / "CMakeLists.txt"
+    text = lists.read_text() if lists.is_file() else ""
+    found: dict[str, str] = dict(re.findall(r'^\s*set\((\w+) "?([\w.]+)"?\)', text, re.MULTILINE | re.IGNORECASE))
+    told = re.search(r"MKL-DNN v(\d+)\.(\d+)\.(\d+) \(Git Hash (\w+)\)", base.probe.config)
+    own = zip(("MAJOR", "MINOR", "PATCH", "HASH"), told.groups()) if told else ()
+    return {**found, **{f"DNNL_VERSION_{name}": value for name, value in own}}
+
+
+def _defined(found: re.Match[str], given: Mapping[str, str]) -> str:
+    """One line of a template, as CMake's configure_file writes it."""
+    always, name, rest = found.groups()
+    if always:
+        return f"#define {name} {given.get(name, '0')}"
+    return f"#define {name}{rest}" if name in given else f"/* #undef {name} */"

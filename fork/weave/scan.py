@@ -1,0 +1,180 @@
+"""Reads C++ as a compiler's first passes do: comments, literals, directives, and which braces are open where.
+
+A digit separator begins no literal, what a raw string holds is no code, and a directive ends where its continued lines
+do. All that looks at C++ by patterns of its own looks at what this gives.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+QUIET = re.compile(
+    r"""(?<!\w)(?:u8|[uUL])?R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"
+    |//[^\n\\]*(?:\\(?:[ \t]*\n)?[^\n\\]*)*
+    |/\*.*?\*/
+    |"(?:\\.|[^"\\\n])*"
+    |(?<!\w)\d[\w.]*(?:'[\w.]+)+
+    |'(?:\\.|[^'\\\n])+'""",
+    re.DOTALL | re.VERBOSE,
+)
+DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w*)([^\n\\]*(?:\\(?:[ \t]*\n)?[^\n\\]*)*)(?:\n|\Z)", re.MULTILINE)
+OPENS, TURNS = ("if", "ifdef", "ifndef"), ("elif", "elifdef", "elifndef", "else")
+UNLIKE = str.maketrans(" \t\n", "\1\2\3")
+# What opens a brace in which declarations stand as outside of all: namespaces, and blocks of registrations.
+SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of a text; of a directive, `kind` is its word, and it ends behind its line's end."""
+
+    start: int
+    end: int
+    kind: str
+
+
+class Scan:
+    """What a text is made of, by offsets."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def quiet(self) -> list[Span]:
+        """The comments and literals."""
+        found = ((one.start(), one.end(), one[0]) for one in QUIET.finditer(self.text))
+        return [
+            Span(start, end, "comment" if said.startswith(("//", "/*")) else "literal")
+            for start, end, said in found
+            if not said[0].isdigit()
+        ]
+
+    @cached_property
+    def code(self) -> str:
+        """The text with comments and literals blanked out, line for line."""
+        return _blanked(self.text, self.quiet)
+
+    @cached_property
+    def plain(self) -> str:
+        """The text with its comments blanked out, line for line."""
+        return _blanked(self.text, [one for one in self.quiet if one.kind == "comment"])
+
+    @cached_property
+    def kept(self) -> str:
+        """The same, where what is a space in a literal looks like none: neither its lines nor its words come apart."""
+        literals = [one for one in self.quiet if one.kind == "literal"]
+        return _replaced(self.plain, literals, lambda said: said.translate(UNLIKE))
+
+    def said(self, start: int, end: int) -> str:
+        """A stretch without comments, and with one space wherever there are several or a line ends."""
+        return " ".join(self.kept[start:end].split())
+
+    @cached_property
+    def bare(self) -> str:
+        """The code without directives, line for line: a macro is one, to its last continued line."""
+        return _blanked(self.code, self.directives)
+
+    @cached_property
+    def directives(self) -> list[Span]:
+        # In a comment of several lines a directive goes on.
+        flat = _blanked(self.text, self.quiet, r"(?s:.)")
+        return [Span(one.start(), one.end(), one[1]) for one in DIRECTIVE.finditer(flat)]
+
+    @cached_property
+    def lines(self) -> list[int]:
+        """Where each line begins, and where the text ends."""
+        return [0, *(found.end() for found in re.finditer(r"\n", self.text))]
+
+    def number(self, at: int) -> int:
+        """The number of a line by an offset in it."""
+        return bisect_right(self.lines, at)
+
+    def around(self, at: int) -> Span | None:
+        """The comment, literal or directive in whose middle an offset is, where no line of its own can stand."""
+        for spans in (self.directives, self.quiet):
+            n = bisect_right(spans, at, key=lambda one: one.start) - 1
+            if n >= 0 and spans[n].start < at < spans[n].end:
+                return spans[n]
+        return None
+
+    def conditions(self, at: int) -> list[Span]:
+        """The directives on which it depends whether the line of an offset is compiled, outermost first."""
+        found: list[Span] = []
+        for one in self.directives:
+            if one.start > at:
+                break
+            if one.kind in OPENS:
+                found.append(one)
+            elif one.kind in TURNS and found:
+                found[-1] = one
+            elif one.kind == "endif" and found:
+                found.pop()
+        return found
+
+    def heads(self, at: int) -> tuple[str, ...]:
+        """What stands before each brace that is open at an offset, outermost first."""
+        offsets, heads = self._nesting
+        return heads[bisect_right(offsets, at)]
+
+    def outside(self, at: int) -> bool:
+        """Whether only namespaces and blocks of registrations are open at an offset, and it is in no directive."""
+        return self.around(at) is None and all(SCOPE.fullmatch(head) for head in self.heads(at))
+
+    @cached_property
+    def _nesting(self) -> tuple[list[int], list[tuple[str, ...]]]:
+        """The offsets behind all braces, semicolons and directives; and the heads before the first and after each."""
+        opened: list[str] = []
+        offsets: list[int] = []
+        heads: list[tuple[str, ...]] = [()]
+        last = 0
+        marks = [Span(found.start(), found.end(), found[0]) for found in re.finditer("[{};]", self.bare)]
+        for mark in sorted([*marks, *self.directives], key=lambda one: one.start):
+            if mark.kind == "{":
+                opened.append(" ".join(self.bare[last : mark.start].split()))
+            elif mark.kind == "}" and opened:
+                opened.pop()
+            last = mark.end
+            offsets.append(last)
+            heads.append(tuple(opened))
+        return offsets, heads
+
+
+def _blanked(text: str, spans: Sequence[Span], what: str = r"[^\n]") -> str:
+    return _replaced(text, spans, lambda said: re.sub(what, " ", said))
+
+
+def _replaced(text: str, spans: Sequence[Span], by: Callable[[str], str]) -> str:
+    parts, at = [], 0
+    for span in spans:
+        parts += [text[at : span.start], by(text[span.start : span.end])]
+        at = span.end
+    return "".join([*parts, text[at:]])
+
+
+@lru_cache(maxsize=64)
+def scan(text: str) -> Scan:
+    """The last files are kept: one is looked at several times in a row."""
+    return Scan(text)
+
+
+def code_of(text: str) -> str:
+    return scan(text).code
+
+
+def lines(text: str) -> list[str]:
+    """What a compiler reads of a text, line by line: without comments and without empty lines."""
+    return [" ".join(line.split()) for line in scan(text).kept.splitlines() if line.strip()]
+
+
+def closing(code: str, at: int, end: int) -> int:
+    """The offset of the brace that closes the one before `at`, -1 where there is none."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", code[at:end]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return at + brace.start()
+    return -1
