@@ -14,6 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import torchgen
+import torchgen.native_function_generation
 from torchgen.api.python import PythonSignatureNativeFunctionPair, returns_structseq_pyi
 from torchgen.gen import parse_native_yaml
 from torchgen.packaged.autograd.gen_annotated_fn_args import gen_annotated_args
@@ -43,10 +44,12 @@ ${schema_registrations}
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
 # refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
 # kernels for these two, and PyTorch's own yaml always names both. Each file of kernels defines the same helpers, which
-# one unit of compilation takes once. FORK_KERNELS has the keys and operators whose kernels alone are to be registered.
+# one unit of compilation takes once. FORK_KERNELS has the keys and operators whose kernels alone are to be registered,
+# FORK_VARIANTS the variants with `out` of operators that the yaml lacks.
 TORCHGEN = """\
 import dataclasses, json, os
 import torchgen.dest, torchgen.dest.native_functions, torchgen.gen as gen
+import torchgen.gen_functionalization_type as functionalization, torchgen.native_function_generation as groups
 from torchgen.model import DispatchKey as Key
 
 parse, helpers = gen.parse_native_yaml, torchgen.dest.gen_registration_helpers
@@ -67,6 +70,8 @@ def chosen(index, target, *args, **kwargs):
     declared = target is gen.Target.NAMESPACED_DECLARATION
     return register(index if declared else dataclasses.replace(index, index=own), target, *args, **kwargs)
 
+for names in (groups.OUT_OPS_THAT_DONT_GET_GROUPED_PROPERLY, functionalization.MUTABLE_OPS_NOT_USING_FUNCTIONALIZATION):
+    names += json.loads(os.environ["FORK_VARIANTS"])
 if kernels:
     torchgen.dest.RegisterDispatchKey = chosen
 gen.parse_native_yaml = with_keys
@@ -95,6 +100,10 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     # The class Tensor is compiled into the base's libraries, so what would be its method is a function only.
     functions = re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE)
     entries.write_text(native.read_text() if again else functions)
+    variants, others = _variants(entries.read_text())
+    bound = source / "native/bound.yaml"
+    bound.write_text("\n".join([entries.read_text(), *others]))
+    torchgen.native_function_generation.OUT_OPS_THAT_DONT_GET_GROUPED_PROPERLY.extend(variants)
     shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
     (out / "aten").mkdir(parents=True)
     command = [
@@ -108,7 +117,8 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
         "--per-operator-headers",
     ]
     # It also writes into the folder that it runs in.
-    result = subprocess.run(command, capture_output=True, text=True, cwd=source)
+    variables = os.environ | {"FORK_VARIANTS": json.dumps(variants)}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=source, env=variables)
     if result.returncode != 0:
         sys.exit(result.stderr)
     if again:
@@ -131,11 +141,24 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
 
     with mock.patch.object(module, "load_derivatives", with_default):
         gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
-    gen_autograd_python(*arguments)
+    # Python's functions are those of an operator with its variants.
+    gen_autograd_python(str(bound), *arguments[1:])
     _own_headers(out / "aten", generated)
+    _merge_overloads(out / "aten/ops")
     _merge_plumbing(out)
-    (generated / "python_modules.inc").write_text(_python_modules(entries, tags))
-    (out / "stubs.json").write_text(json.dumps(_stubs(entries, tags), indent=1))
+    (generated / "python_modules.inc").write_text(_python_modules(bound, tags))
+    (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags), indent=1))
+
+
+def _variants(entries: str) -> tuple[list[str], list[str]]:
+    """The list's variants with `out` of operators that the wheel has, and the wheel's entries of these operators."""
+    found = re.findall(r"^- func: (\w+)(\S*?)\(.*\(a!\) out\b", entries, re.MULTILINE)
+    theirs = re.split(
+        r"^(?=- func: )", (PACKAGED / "ATen/native/native_functions.yaml").read_text(), flags=re.MULTILINE
+    )
+    names = {name for name, _ in found}
+    others = [entry for entry in theirs if re.split(r"[.(]", entry.removeprefix("- func: "))[0] in names]
+    return [name + overload for name, overload in found], others
 
 
 def _own_headers(aten: Path, autograd: Path) -> None:
@@ -161,6 +184,22 @@ def _own_headers(aten: Path, autograd: Path) -> None:
         for header in own:
             text = text.replace(f"#include <ATen/{header.name}>", f'#include "{header.name}"')
         path.write_text(text)
+
+
+def _merge_overloads(ops: Path) -> None:
+    """Puts the base's overloads of an operator in front of those that the stack adds to it, in each of its headers."""
+    shipped = PACKAGED.parent.parent / "torch/include/ATen/ops"
+    for header in ops.glob("*_ops.h"):
+        before = (shipped / header.name).read_text() if (shipped / header.name).is_file() else ""
+        theirs, ours = (set(re.findall(r"^struct TORCH_API (\w+)", one, re.M)) for one in (before, header.read_text()))
+        name = header.name.removesuffix("_ops.h")
+        if not before or theirs & ours:
+            continue  # an operator of the stack's own, or one of the base that is generated again
+        endings = r"(?:_ops|_native|_meta|_\w+_dispatch)?\.h"
+        for own in [file for file in ops.iterdir() if re.fullmatch(name + endings, file.name)]:
+            if (shipped / own.name).is_file():
+                added = own.read_text().replace("#pragma once\n", "")
+                own.write_text(f"{(shipped / own.name).read_text()}\n{added}")
 
 
 def _merge_plumbing(out: Path) -> None:

@@ -123,8 +123,9 @@ def install_stubs(site: Path, generated: Path) -> None:
         ("torch/return_types.pyi", stubs["return_types"], classes),
     ):
         if names and (site / path).is_file():
-            listed = "".join(f'    "{name}",\n' for name in sorted(names))
-            base = (site / path).read_text().replace("__all__ = [\n", "__all__ = [\n" + listed, 1)
+            base = (site / path).read_text()
+            listed = "".join(f'    "{name}",\n' for name in sorted(names) if f'"{name}"' not in base)
+            base = base.replace("__all__ = [\n", "__all__ = [\n" + listed, 1)
             write(site, path, f"{base.rstrip()}\n\n{text.rstrip()}\n")
     path = "torch/testing/_internal/generated/annotated_fn_args.py"
     if (site / path).is_file():

@@ -259,3 +259,68 @@ for function in (torch.sinc, torch.thrice_sinc):
     print(x.grad.item())
 """
     assert python(tree, code).splitlines() == ["10.0", "12.0"]
+
+
+def test_new_overloads_of_an_operator_that_the_base_has(tree: Path) -> None:
+    """By other arguments and with `out`: the base's stay, in headers and in Python, and the new ones come beside."""
+    scaled = "- func: fliplr.scaled(Tensor self, Scalar by) -> Tensor\n  variants: function, method\n\n"
+    out = "- func: fliplr.out(Tensor self, *, Tensor(a!) out) -> Tensor(a!)\n"
+    out += "  dispatch:\n    CompositeExplicitAutograd: fliplr_out_mine\n\n"
+    linalg = "- func: linalg_det.mine(Tensor A, int times) -> Tensor\n  python_module: linalg\n  variants: function\n\n"
+    edit(tree, NATIVE_FUNCTIONS, "- func: fliplr(Tensor self)", f"{scaled}{out}{linalg}- func: fliplr(Tensor self)")
+    names = ("fliplr", "linalg_det", "mul")
+    head = "".join(f"#include <ATen/ops/{name}{kind}.h>\n" for name in names for kind in ("", "_native"))
+    kernels = """\
+Tensor fliplr(const Tensor& self, const Scalar& by) {
+  return at::fliplr(self).mul(by);
+}
+Tensor& fliplr_out_mine(const Tensor& self, Tensor& out) {
+  return out.copy_(native::fliplr(self));
+}
+Tensor linalg_det(const Tensor& A, int64_t times) {
+  return at::linalg_det(A).mul(times);
+}
+"""
+    write(tree, {NEW: f"#include <ATen/core/Tensor.h>\n{head}namespace at::native {{\n{kernels}}} // namespace\n"})
+    assert build(tree) == 0
+    code = """
+import torch
+x = torch.tensor([[1.0, 2.0]])
+print(torch.fliplr(x).tolist(), torch.fliplr(x, 3).tolist(), torch.fliplr(input=x, by=2.0).tolist())
+out = torch.empty(1, 2)
+print(torch.fliplr(x, out=out) is out, out.tolist(), torch.ops.aten.fliplr.overloads())
+print(torch.linalg.det(torch.eye(2)).item(), torch._C._linalg.linalg_det(torch.eye(2), 4).item())
+for wrong in ((3,), (x, "a")):
+    try:
+        torch.fliplr(*wrong)
+    except TypeError as error:
+        print(str(error).splitlines()[0])
+"""
+    assert python(tree, code).splitlines() == [
+        "[[2.0, 1.0]] [[6.0, 3.0]] [[4.0, 2.0]]",
+        "True [[2.0, 1.0]] ['default', 'scaled', 'out']",
+        "1.0 4.0",
+        "fliplr(): argument 'input' (position 1) must be Tensor, not int",
+        "fliplr() takes 1 positional argument but 2 were given",
+    ]
+
+
+def test_a_source_that_gains_code_alone(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A function and a registration, and no entry of a list: both are there."""
+    end = "} // namespace at::native\n"
+    mine = "static bool mine(const Tensor& self) {\n  return !is_nonzero(self);\n}\n\n"
+    mine += 'extern "C" int gained() { return 7; }\n'
+    rule = 'TORCH_LIBRARY_IMPL(aten, AutocastCPU, m) {\n  m.impl("is_nonzero", mine);\n}\n\n'
+    edit(tree, NONZERO, end, f"{mine}\n{rule}{end}")
+    edit(
+        tree, NONZERO, "#include <ATen/core/Tensor.h>\n", "#include <ATen/core/Tensor.h>\n#include <torch/library.h>\n"
+    )
+    assert build(tree) == 0
+    assert f"replaced {NONZERO} (changed)\n" in capsys.readouterr().out
+    code = """
+import ctypes, torch
+print(ctypes.CDLL(torch.__path__[0] + "/lib/libtorch.so").gained(), torch.is_nonzero(torch.ones(1)))
+with torch.autocast("cpu"):
+    print(torch.is_nonzero(torch.ones(1)))
+"""
+    assert python(tree, code).splitlines() == ["7 True", "False"]

@@ -39,6 +39,40 @@ void gatherTorchFunctionsEverything(std::vector<PyMethodDef>& torch_functions);
 namespace {
 
 #ifdef FORK_OPERATORS
+// Calls PyTorch's function of a name and, with arguments that it rejects, the
+// stack's, which takes those of the overloads that the stack adds to it.
+PyObject* call_either(PyObject* both, PyObject* args, PyObject* kwargs) {
+  PyObject* result = PyObject_Call(PyTuple_GET_ITEM(both, 0), args, kwargs);
+  if (result != nullptr || !PyErr_ExceptionMatches(PyExc_TypeError)) {
+    return result;
+  }
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  result = PyObject_Call(PyTuple_GET_ITEM(both, 1), args, kwargs);
+  if (result == nullptr && PyErr_ExceptionMatches(PyExc_TypeError)) {
+    // Both reject them, and PyTorch's message names most overloads.
+    PyErr_Restore(type, value, trace);
+    return nullptr;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  return result;
+}
+
+// A function of this name that stands for both. It lives as long as Python.
+PyObject* either(const char* name, PyObject* theirs, PyObject* ours) {
+  PyObject* both = PyTuple_Pack(2, theirs, ours);
+  auto* definition = new PyMethodDef{
+      name,
+      reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_either)),
+      METH_VARARGS | METH_KEYWORDS,
+      nullptr};
+  PyObject* function = both ? PyCFunction_New(definition, both) : nullptr;
+  Py_XDECREF(both);
+  return function;
+}
+
 // torch._C._VariableFunctionsClass cannot be assigned to from Python, so the
 // functions go into its dictionary, as METH_STATIC entries of its own would.
 bool add_functions(PyObject* functions) {
@@ -48,6 +82,14 @@ bool add_functions(PyObject* functions) {
   for (PyMethodDef& definition : definitions) {
     PyObject* function =
         PyCFunction_New(&definition, reinterpret_cast<PyObject*>(type));
+    if (PyDict_GetItemString(type->tp_dict, definition.ml_name) != nullptr) {
+      PyObject* ours = function;
+      PyObject* theirs = PyObject_GetAttrString(functions, definition.ml_name);
+      function =
+          theirs && ours ? either(definition.ml_name, theirs, ours) : nullptr;
+      Py_XDECREF(theirs);
+      Py_XDECREF(ours);
+    }
     PyObject* method = function ? PyStaticMethod_New(function) : nullptr;
     Py_XDECREF(function);
     const bool added = method != nullptr &&
@@ -62,7 +104,7 @@ bool add_functions(PyObject* functions) {
 }
 
 // `init` makes a module of its own of this name. What PyTorch's module lacks
-// moves into it.
+// moves into it, and a function that both have becomes one for both.
 bool merge(PyObject* module, const char* name, void (*init)(PyObject*)) {
   PyObject* scratch = PyModule_New("torch._C");
   if (scratch == nullptr) {
@@ -78,6 +120,13 @@ bool merge(PyObject* module, const char* name, void (*init)(PyObject*)) {
          PyDict_Next(PyModule_GetDict(added), &position, &key, &value)) {
     if (!PyObject_HasAttr(target, key)) {
       good = PyObject_SetAttr(target, key, value) == 0;
+    } else if (PyCFunction_Check(value)) {
+      PyObject* theirs = PyObject_GetAttr(target, key);
+      PyObject* function =
+          theirs ? either(PyUnicode_AsUTF8(key), theirs, value) : nullptr;
+      good = function && PyObject_SetAttr(target, key, function) == 0;
+      Py_XDECREF(function);
+      Py_XDECREF(theirs);
     }
   }
   Py_XDECREF(target);
