@@ -57,6 +57,7 @@ class Job:
     named: Mapping[str, str] = field(default_factory=dict)
     fragments: frozenset[str] = frozenset()
     replaced: Replaced = Replaced()
+    behind: Sequence[Path] = ()  # where headers lie that the base lacks
 
     @property
     def operators(self) -> bool:
@@ -170,6 +171,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
             job.generated / "merged",
             job.generated / "autograd",
         ],
+        "FORK_BEHIND": job.behind,
         "FORK_DEFINITIONS": [*_definitions(capabilities), *job.base.probe.definitions],
         "FORK_CAPABILITIES": capabilities,
         **{f"FORK_FLAGS_{name}": flags for name, flags in capabilities.items()},

@@ -157,7 +157,12 @@ def _variants(entries: str) -> tuple[list[str], list[str]]:
         r"^(?=- func: )", (PACKAGED / "ATen/native/native_functions.yaml").read_text(), flags=re.MULTILINE
     )
     names = {name for name, _ in found}
-    others = [entry for entry in theirs if re.split(r"[.(]", entry.removeprefix("- func: "))[0] in names]
+    # The list of a fork's torchgen has the new ones already.
+    others = [
+        entry
+        for entry in theirs
+        if re.split(r"[.(]", entry.removeprefix("- func: "))[0] in names and entry.partition("\n")[0] not in entries
+    ]
     return [name + overload for name, overload in found], others
 
 

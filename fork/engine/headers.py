@@ -25,15 +25,31 @@ class Names:
     ) -> None:
         self.read, self._naming, self._texts = read, naming, texts
         self._parts: tuple[set[str], set[str]] | None = None
+        self._macros: set[str] = set()
 
     def more_of(self, item: str, added: bool) -> set[str] | None:
         """By which names code uses what `concerned` cannot tell of."""
         if macro := MACRO.match(item):
+            self._macros.add(macro[1])
             return None if self._is_pasted(macro[1]) else {macro[1]}
         if added and STANDARD.fullmatch(item):
             return set()
         names = gained(item) if added else set()
         return None if not names or any(map(self._naming, names)) else names
+
+    def in_macros(self, names: Iterable[str], headers: Collection[str]) -> bool:
+        """Whether a header, beside those that change, has one of these names in a macro, or uses a macro of them.
+
+        Such a header needs no include: what it says means something only where the macro is used.
+        """
+        for name in names:
+            for path in self._naming(name):
+                if path.endswith(HEADERS) and path not in headers:
+                    there = scan(self.read(path) or "")
+                    said = " ".join(there.code[one.start : one.end] for one in there.directives)
+                    if name in WORD.findall(there.code if name in self._macros else said):
+                        return True
+        return False
 
     def _is_pasted(self, name: str) -> bool:
         """Whether a macro of PyTorch could make this name of parts."""
@@ -65,7 +81,7 @@ def changed_names(headers: Mapping[str, tuple[str, str]], including: Iterable[st
     passed_on = (path for path in including if path.endswith(HEADERS) and path not in headers)
     if any(names & words(names_of.read(path) or "") for path in passed_on):
         return None  # by a macro or an inline function of that header
-    return names
+    return None if names_of.in_macros(names, headers) else names
 
 
 def words(text: str) -> set[str]:

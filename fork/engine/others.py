@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +75,11 @@ MADE = (
     Made("gloo/gloo/config.h.in", "gloo", "gloo", {"GLOO_HAVE_TRANSPORT_TCP": "1"}),
 )
 DEFINED = re.compile(r"^#cmakedefine(01)? (\w+)(.*)$", re.MULTILINE)
+
+
+def behind(base: Base, checkout: Path, work: Path, device: Sequence[Path]) -> list[Path]:
+    """Where headers lie that a wheel lacks, each found behind all of the wheel's: the checkout's own come first."""
+    return [checkout / "aten/src", checkout, *includes(base, checkout, work), *device, base.torch / "include/kineto"]
 
 
 def includes(base: Base, checkout: Path, work: Path) -> list[Path]:

@@ -15,7 +15,7 @@ import yaml
 from fork import process
 from fork.checkout.changed import HEADERS, SOURCES
 from fork.clock import Clock
-from fork.engine import cache, toolchain, tree
+from fork.engine import cache, others, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compile import Job, compile_fork
@@ -186,7 +186,7 @@ def _make_libraries(
         print(f"replaced {line}", flush=True)
     if replaced.told:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
-    sources = compiled(fork.series, state)
+    sources, checkout = compiled(fork.series, state), fork.series.checkout
     job = Job(
         base=fork.base,
         sources=sources,
@@ -199,6 +199,7 @@ def _make_libraries(
         named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
         replaced=replaced,
         fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
+        behind=others.behind(fork.base, checkout, fork.home / "work", []) if checkout else [],
     )
     count = sum(not path.endswith(".h") for path in sources)
     if not (count or job.operators or replaced.objects or replaced.python):

@@ -62,8 +62,7 @@ def replace_sources(
     lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *_generated(work)]
-    projects = [*others.includes(base, tree.checkout.path, work), *device.includes(), base.torch / "include/kineto"]
-    behind = [tree.checkout.path / "aten/src", tree.checkout.path, *projects]
+    behind = others.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind, device) for front in fronts]

@@ -103,6 +103,7 @@ class Replacement:
         for path in headers.keys() - declaring:
             if not self._sources.keys() & self._tree.includers([path]) and not self._problems:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
+        refuse(self._problems)
         self._refuse_many()
         self._compile()
         refuse(self._problems)

@@ -51,6 +51,14 @@ def test_another_header_may_pass_a_name_on() -> None:
     assert changed_names(headers, ["A.h", "B.h"], names("#include <A.h>\n")) == {"twice"}
 
 
+def test_a_macro_of_a_header_that_includes_nothing_may_pass_a_name_on() -> None:
+    """Whoever uses it names neither the function nor the header that has it."""
+    headers = {"A.h": (HEADER, HEADER.replace("* 2", "* 3"))}
+    for text, expected in (("#define FOUR(a) twice(twice(a))\n", None), ("// twice\nint twice_as();\n", {"twice"})):
+        there = Names(lambda path, text=text: text, lambda name: ["C.h"], {})  # type: ignore[misc]
+        assert changed_names(headers, ["A.h"], there) == expected
+
+
 def test_a_header_that_the_branch_changes_too_passes_a_name_on() -> None:
     other = (
         "#include <A.h>\nnamespace at {\ninline int fourfold(int a) { return twice(a) * 2; }\nint beside(int a);\n}\n"

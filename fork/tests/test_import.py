@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
 
 from fork import process
 from fork.cli import main
 from fork.commands import compat
 from fork.engine import base as bases
 from fork.engine.fork import environment
+from fork.engine.pipeline import refuse_unbuildable
 from fork.errors import ForkError
 from fork.series import DERIVATIVES, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
@@ -562,6 +563,30 @@ def test_what_cannot_be_built_is_refused_before_a_download(
     monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
     assert fork("--root", tmp_path / "root", "--checkout", tree, "build", "--torch", "2.12.0") == 1
     assert "changes nothing that a wheel of torch holds: there is nothing to build" in capsys.readouterr().err
+
+
+def test_an_entry_of_a_list_needs_those_that_use_the_list(
+    tree: Path, tmp_path: Path, capsys: CaptureFixture[str]
+) -> None:
+    """A folder's stack cannot tell them, a checkout can; autocast's lists alone have somebody who registers them."""
+    lists = {"aten/src/ATen/autocast_mode.h": "#define ALL(_) \\\n  _(one)  \\\n  _(two)\n"}
+    lists["torch/csrc/jit/tokens.h"] = lists["aten/src/ATen/autocast_mode.h"]
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    commit(tree, lists, "Have lists")
+    git(tree, "tag", "--force", "v2.13.0")
+    git(tree, "switch", "--quiet", "--force-create", "mine")
+    for path in lists:
+        commit(tree, edited(tree, path, "  _(two)", "  _(mid)  \\\n  _(two)"), "Add mid")
+        series = Series.load(imported(tree))
+        if "autocast" in path:
+            refuse_unbuildable(series, series.find())
+        else:
+            with raises(ForkError, match="tokens.h adds entries to ALL, and whoever uses that list has to be compiled"):
+                refuse_unbuildable(series, series.find())
+    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
+    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
+    series = Series.load(home)
+    refuse_unbuildable(series, series.find())
 
 
 @mark.parametrize(

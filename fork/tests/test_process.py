@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest import CaptureFixture, mark, raises
 
 from fork.engine import compile as compiling
+from fork.engine.digest import tool_files
 from fork.errors import ForkError
 from fork.process import run
 from fork.verify import prefix
@@ -87,3 +88,11 @@ def running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_build_depends_on_each_file_of_the_tool_that_it_runs() -> None:
+    """Else a change of one rebuilds nothing; what reads a branch is part of it."""
+    code = "import sys, fork.engine.pipeline, fork.checkout.transcribe\n"
+    code += "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'fork'), sep='\\n')"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {Path(file) for file in ran} <= set(tool_files()) and len(ran) > 30

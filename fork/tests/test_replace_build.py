@@ -25,6 +25,7 @@ NEW = "aten/src/ATen/native/ThriceSinc.cpp"
 MEDIAN = "aten/src/ATen/native/MedianMine.cpp"
 DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
+ONLY_THERE = "aten/src/ATen/native/mkldnn/OnlyThere.h"  # a header of the checkout that no wheel has
 # PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
 SOURCES = {
     KERNEL: "void kernel() {\n  return;\n}\n",
@@ -51,6 +52,7 @@ at::Tensor cdot_pow2(const at::Tensor& bits) {
 
 } // namespace at::native::sobol_utils
 """,
+    ONLY_THERE: "#pragma once\nconstexpr int kByTwo = 2;\n",
     MANUAL: """\
 #include <torch/csrc/autograd/FunctionsManual.h>
 
@@ -269,10 +271,11 @@ def test_new_overloads_of_an_operator_that_the_base_has(tree: Path) -> None:
     linalg = "- func: linalg_det.mine(Tensor A, int times) -> Tensor\n  python_module: linalg\n  variants: function\n\n"
     edit(tree, NATIVE_FUNCTIONS, "- func: fliplr(Tensor self)", f"{scaled}{out}{linalg}- func: fliplr(Tensor self)")
     names = ("fliplr", "linalg_det", "mul")
-    head = "".join(f"#include <ATen/ops/{name}{kind}.h>\n" for name in names for kind in ("", "_native"))
+    head = "#include <ATen/native/mkldnn/OnlyThere.h>\n"
+    head += "".join(f"#include <ATen/ops/{name}{kind}.h>\n" for name in names for kind in ("", "_native"))
     kernels = """\
 Tensor fliplr(const Tensor& self, const Scalar& by) {
-  return at::fliplr(self).mul(by);
+  return at::fliplr(self).mul(by).mul(kByTwo).div(2);
 }
 Tensor& fliplr_out_mine(const Tensor& self, Tensor& out) {
   return out.copy_(native::fliplr(self));

@@ -5,7 +5,7 @@ from pytest import mark
 from fork.series import Anchor, Place
 from fork.weave import weave
 from fork.weave.cpp_inverse import has_code, unread
-from fork.weave.unweave import reasons, stands_alone, unweave
+from fork.weave.unweave import reasons, unweave
 
 PYTHON = """\
 import os
@@ -232,7 +232,6 @@ def test_a_label_of_a_switch_is_for_no_compiler_alone() -> None:
     found = unweave(path, SWITCH, [woven])
     assert found is not None
     assert not has_code(found[0][0]) and unread(found[0][0]) == [("piece 1", "    case aten::mid:\n")]
-    assert not stands_alone(path, SWITCH, woven, lambda _: False)
 
 
 def test_a_place_found_twice_leaves_it_to_the_next() -> None:
