@@ -73,3 +73,13 @@ Tensor softclip(const Tensor& self, double bound) {
 
 def stack(root: Path) -> Path:
     return write(root, FILES)
+
+
+def on_a_wheel(root: Path) -> Path:
+    """The stack without the fragment for a source that no wheel has."""
+    files = {path: text for path, text in FILES.items() if path != INSIDE}
+    own = f"      - {INSIDE}\n", f"  {INSIDE}:\n    piece 1: 'after case aten::softmax:'\n"
+    for lines in own:
+        assert lines in SERIES
+        files["stack/series.yaml"] = files["stack/series.yaml"].replace(lines, "")
+    return write(root, files)

@@ -136,7 +136,7 @@ def test_a_branch_of_a_checkout_runs(installed: Installed, empty: Path, monkeypa
     tree = committed(empty.parent / "pytorch", {path: str(base.read(path)) for path in changed})
     git(tree, "branch", "--move", "main")
     before = installed.files()
-    stack = write(softclip.stack(empty.parent / "stack"), {"stack/explicit/PR.md": "Add softclip\n"})
+    stack = write(softclip.on_a_wheel(empty.parent / "stack"), {"stack/explicit/PR.md": "Add softclip\n"})
     assert main(["--root", str(stack), "apply", str(tree)]) == 0
     (branch,) = set(git(tree, "branch", "--format=%(refname:short)").split()) - {"main"}
     git(tree, "switch", "--quiet", branch)
