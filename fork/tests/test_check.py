@@ -121,6 +121,7 @@ def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
         "`__torch_function__`",
         "a generic kernel",
         "the formula",
+        "autocast inside TorchScript",
     ]
     assert {row for row, mark in marks.items() if mark == "choose"} >= {"autocast", "FLOP counts"}
     assert "named outputs" not in marks and "double backward" not in marks

@@ -86,7 +86,7 @@ def test_only_the_projects_own_stack_installs_itself(
     root = softclip.stack(tmp_path)
     for words in (["--root", str(root), "build"], ["build", "--build", str(tmp_path / "elsewhere")]):
         assert main(words) == 0
-        assert "`fork run` with the same options runs it" in capsys.readouterr().out
+        assert "run -- COMMAND` runs with it; without that," in capsys.readouterr().out
     assert installed == []
     assert main(["--root", str(root), "build", "--install"]) == main(["build"]) == 0
     assert installed == [root, OWN]
