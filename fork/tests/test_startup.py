@@ -86,7 +86,7 @@ def test_only_the_projects_own_stack_installs_itself(
     root = softclip.stack(tmp_path)
     for words in (["--root", str(root), "build"], ["build", "--build", str(tmp_path / "elsewhere")]):
         assert main(words) == 0
-        assert "run -- COMMAND` runs with it; without that," in capsys.readouterr().out
+        assert "COMMAND` runs with it; without that," in capsys.readouterr().out
     assert installed == []
     assert main(["--root", str(root), "build", "--install"]) == main(["build"]) == 0
     assert installed == [root, OWN]
