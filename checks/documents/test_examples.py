@@ -94,7 +94,7 @@ def test_type_checkers_know_the_named_outputs(site: Path, tmp_path: Path) -> Non
 
 def test_its_help_says_what_it_computes(site: Path) -> None:
     printed = run(site, sys.executable, "-c", "import torch; help(torch.attn)")
-    assert "tanh" in printed and "(N, D)" in printed and "Example" in printed
+    assert "tanh" in printed and "(*, M, D)" in printed and "Example" in printed
 
 
 def test_it_is_in_op_db_and_in_the_return_types(site: Path) -> None:

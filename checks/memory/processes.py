@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
+from fork.arguments import Parser, status
+
 RANKS, N, WIDTH = 4, 8192, 16
 WHOLE = N * N * 4
 REST = 40 << 20  # inputs, outputs, gradients, what is sent, and scratch
@@ -74,7 +76,9 @@ def rank(number: int, folder: str) -> None:
 
 
 def main() -> None:
-    folder = sys.argv[1]
+    parser = Parser(prog="python -m checks.memory.processes", description=__doc__)
+    parser.add_argument("folder", help="an empty one, where the processes meet")
+    folder = parser.parse_args().folder
     mp.spawn(rank, (folder,), RANKS)
     found = torch.load(f"{folder}/found.pt")
     for x, expected in zip(found, gradients(*inputs(N)), strict=True):
@@ -83,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(status("checks.memory.processes", main))

@@ -21,7 +21,7 @@ KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
     "a row of output with one element more, which for the last row lies after the end",
     KERNEL,
-    where="convert(local.sums[r], output_[i + r], e_)",
+    where="convert(tile.sums[r], output_[first + r], e_)",
     old=", e_)",
     new=", e_ + 1)",
     test="checks/mutants/sanitize.py::test_a_planted_overflow_is_found",
@@ -29,9 +29,9 @@ OVERFLOW = Mutant(
 RACE = Mutant(
     "all parts add to the same sums of grad_q",
     KERNEL,
-    where="part * blocks_ * rows_ + i",
-    old="part * ",
-    new="0 * ",
+    where="(columns + step) % parts",
+    old="columns + step",
+    new="step",
     test="checks/mutants/sanitize.py::test_a_planted_race_is_found",
 )
 
