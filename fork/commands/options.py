@@ -14,7 +14,7 @@ from fork.engine import base as bases
 from fork.engine import sanitizers
 from fork.engine.base import Base
 from fork.engine.fork import Fork
-from fork.engine.pipeline import refuse_unbuildable
+from fork.engine.pipeline import refuse_names, refuse_unbuildable
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, root
 from fork.series import Series
@@ -70,6 +70,7 @@ def begun(args: argparse.Namespace, checkout: Checkout) -> Checkout:
 def build_folder(args: argparse.Namespace, series: Series, name: str = "build") -> Path:
     """Where builds are kept: the folder that --build names, which is made before anything takes long."""
     folder: Path = (args.build or series.root / name).absolute()
+    refuse_names(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

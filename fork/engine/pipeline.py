@@ -82,7 +82,7 @@ def refuse_unbuildable(series: Series, commit: Commit) -> None:
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
     refuse_unbuildable(fork.series, fork.commit)
-    _refuse_names(fork)
+    refuse_names(fork.home, fork.series.root, fork.base.site, HERE)
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
         if not fork.stale() and not _edited(fork):
@@ -102,8 +102,8 @@ def build(fork: Fork) -> Path:
         return fork.site
 
 
-def _refuse_names(fork: Fork) -> None:
-    for path in map(str, (fork.home, fork.series.root, fork.base.site, HERE)):
+def refuse_names(*paths: Path) -> None:
+    for path in map(str, paths):
         if wrong := re.search(r'[;"\\\n]', path):
             raise ForkError(f"CMake takes no path with {wrong[0]!r}, as in {path}: give the folder another name")
 
