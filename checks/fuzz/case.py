@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
+from math import prod
 from operator import add
 from typing import Any
 
@@ -16,6 +17,8 @@ from checks.fuzz.contexts import CONTEXTS
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128")
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "flipped", "one row", "one column", "conj", "neg")
+# Of leading dimensions: behind the rows, as a layer of heads has them; in another order; and one matrix for all.
+LEADING_LAYOUTS = ("behind", "permuted", "one matrix")
 VALUES = ("normal", "small", "saturated", "infinity", "nan", "denormal", "zero")
 # How often each is drawn; hypothesis shrinks to what stands first.
 KINDS = ("gradients",) * 4 + ("values",) * 2 + ("double gradients", "tangents")
@@ -23,8 +26,10 @@ INCOMING = ((True, False), (False, True), (True, True))
 WANTED = [flags for flags in product((True, False), repeat=3) if any(flags)]
 # The kernels' blocks and the widths of vectors: sizes just below and above them take other paths.
 BLOCKS = (8, 16, 32, 48, 64, 96, 128, 192, 256)
-# Above this many rows, results are compared on some rows only.
+# Above this many rows of q or of k, results are compared on some rows only.
 LARGE = 300
+# Large matrices, at most.
+FEW = 4
 # Numbers drawn for one tensor; a larger one repeats them. A prime, so that its rows still differ.
 DRAWN = 65_521
 # Cases in a row with the same number of threads: a change ends threads and starts others, which takes milliseconds.
@@ -50,15 +55,28 @@ SIZES = _often(
     (1, st.tuples(MIDDLE, MIDDLE, MIDDLE)),
     (18, LARGE_SIZES),
 )
+# M; None is N.
+ROWS = _often((4, st.none()), (2, SMALL), (2, MIDDLE))
+SIDE = st.sampled_from((2, 1, 3, 0, 5))
+# Half of the cases have leading dimensions; seven matrices are none, or more, for each of any number of threads.
+LEADING = _often(
+    (6, st.just(())),
+    (3, st.tuples(SIDE)),
+    (2, st.tuples(SIDE, SIDE)),
+    (1, st.tuples(SIDE, SIDE, SIDE)),
+    (1, st.just((7,))),
+)
 
 
 @dataclass(frozen=True)
 class Case:
     """All that is drawn; `layouts` and `values` are those of q, k, v, grad_output, grad_attn."""
 
+    m: int
     n: int
     d: int
     e: int
+    leading: tuple[int, ...] = ()
     dtype: str = "float32"
     context: str = "plain"
     kind: str = "gradients"
@@ -75,12 +93,11 @@ class Case:
 
     def program(self) -> str:
         """A program that runs the case again; what has its default is left out."""
-        default = Case(0, 0, 0)
-        words = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name in "nde"]
-        words += [
+        default = Case(-1, -1, -1, -1)
+        words = [
             f"{f.name}={getattr(self, f.name)!r}"
             for f in fields(self)
-            if f.name not in "nde" and getattr(self, f.name) != getattr(default, f.name)
+            if getattr(self, f.name) != getattr(default, f.name)
         ]
         return (
             "from checks.fuzz.case import Case\nfrom checks.fuzz.oracle import check\n\n"
@@ -88,8 +105,8 @@ class Case:
         )
 
     def inputs(self) -> list[Tensor]:
-        """q (n, d), k (n, d), v (n, e), grad_output (n, e), grad_attn (n, n)."""
-        sizes = ((self.n, self.d), (self.n, self.d), (self.n, self.e), (self.n, self.e), (self.n, self.n))
+        """q (*, m, d), k (*, n, d), v (*, n, e), grad_output (*, m, e), grad_attn (*, m, n)."""
+        sizes = ((self.m, self.d), (self.n, self.d), (self.n, self.e), (self.m, self.e), (self.m, self.n))
         generator = torch.Generator().manual_seed(self.seed)
         made = [self._make(generator, i, *size) for i, size in enumerate(sizes)]
         for name, place in (("k", 1), ("v", 2)):
@@ -109,15 +126,16 @@ class Case:
             terms = max(self.d, 1) ** (1 if dtype.is_complex and "one column" in self.layouts[:2] else 0.5)
             scale = (scale / terms) ** 0.5
 
-        def draw(r: int, c: int) -> Tensor:
-            t = torch.randn(min(r * c, DRAWN), generator=generator, dtype=wide)
+        def draw(*shape: int) -> Tensor:
+            size = prod(shape)
+            t = torch.randn(min(size, DRAWN), generator=generator, dtype=wide)
             if dtype.is_complex:
                 t /= t.abs().clamp_min(1)
             t = (t * scale).to(dtype)
             _sprinkle(t, value, generator)
-            return (t if r * c <= DRAWN else t.repeat(-(-r * c // DRAWN))[: r * c]).view(r, c)
+            return (t if size <= DRAWN else t.repeat(-(-size // DRAWN))[:size]).view(shape)
 
-        return _layout(draw, self.layouts[place], rows, columns, dtype)
+        return _layout(draw, self.layouts[place], self.leading, rows, columns, dtype)
 
 
 def _sprinkle(t: Tensor, value: str, generator: torch.Generator) -> None:
@@ -128,24 +146,33 @@ def _sprinkle(t: Tensor, value: str, generator: torch.Generator) -> None:
         t[places] = special.get(value, torch.finfo(t.dtype).smallest_normal / 4)
 
 
-def _layout(draw: Callable[[int, int], Tensor], kind: str, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+def _layout(
+    draw: Callable[..., Tensor], kind: str, leading: tuple[int, ...], rows: int, columns: int, dtype: torch.dtype
+) -> Tensor:
+    shape = (*leading, rows, columns)
     if kind == "transposed":
-        return draw(columns, rows).t()
+        return draw(*leading, columns, rows).mT
     if kind == "strided":
-        return draw(2 * rows, 3 * columns)[::2, ::3]
+        return draw(*leading, 2 * rows, 3 * columns)[..., ::2, ::3]
     if kind == "offset":
-        return draw(rows + 1, columns)[1:]
+        return draw(*leading, rows + 1, columns)[..., 1:, :]
     if kind == "flipped":
-        return draw(rows, columns).flip(0).t().contiguous().t()
+        return draw(*shape).flip(-2).mT.contiguous().mT
     if kind == "one row":
-        return draw(1, columns).expand(rows, columns)
+        return draw(*leading, 1, columns).expand(shape)
     if kind == "one column":
-        return draw(rows, 1).expand(rows, columns)
+        return draw(*leading, rows, 1).expand(shape)
     if kind == "conj" and dtype.is_complex:
-        return draw(rows, columns).conj()
+        return draw(*shape).conj()
     if kind == "neg":
-        return torch._neg_view(draw(rows, columns))
-    return draw(rows, columns)
+        return torch._neg_view(draw(*shape))
+    if kind == "behind":
+        return draw(rows, *leading, columns).movedim(0, -2)
+    if kind == "permuted":
+        return draw(*reversed(leading), rows, columns).permute(*reversed(range(len(leading))), -2, -1)
+    if kind == "one matrix":
+        return draw(*(1 for _ in leading), rows, columns).expand(shape)
+    return draw(*shape)
 
 
 def cases(threads: int, contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchStrategy[Case]:
@@ -153,10 +180,13 @@ def cases(threads: int, contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchS
     return st.builds(
         _case,
         sizes=SIZES,
+        rows=ROWS,
+        swapped=st.booleans(),
+        leading=LEADING,
         dtype=st.sampled_from(DTYPES),
         context=st.sampled_from([name for name in contexts for _ in range(CONTEXTS[name].often)]),
         kind=st.sampled_from(KINDS),
-        layouts=st.just(Case.layouts) | st.tuples(*[st.sampled_from(LAYOUTS)] * 5),
+        layouts=st.just(Case.layouts) | st.tuples(*[st.sampled_from(LAYOUTS + LEADING_LAYOUTS)] * 5),
         values=_often((2, st.just(Case.values)), (1, st.tuples(*[st.sampled_from(VALUES)] * 5))),
         wanted=st.just(Case.wanted) | st.sampled_from(WANTED),
         incoming=st.sampled_from(INCOMING),
@@ -166,7 +196,10 @@ def cases(threads: int, contexts: Sequence[str] = tuple(CONTEXTS)) -> st.SearchS
     )
 
 
-def _case(sizes: tuple[int, int, int], **drawn: Any) -> Case:
-    if sizes[0] > LARGE:
+def _case(sizes: tuple[int, int, int], rows: int | None, swapped: bool, leading: tuple[int, ...], **drawn: Any) -> Case:
+    n, d, e = sizes
+    m = n if rows is None else rows
+    if max(m, n) > LARGE:
         drawn |= {"context": "plain", "kind": "gradients", "same": ""}
-    return Case(*sizes, **drawn)
+        leading = leading if prod(leading) <= FEW else ()
+    return Case(*((n, m) if swapped else (m, n)), d, e, leading, **drawn)

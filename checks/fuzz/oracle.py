@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 def composition(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    attn = torch.tanh(q @ k.t())
+    attn = torch.tanh(q @ k.mT)
     return attn @ v, attn
 
 
@@ -41,7 +41,7 @@ def majorant(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
     |tanh z| and its first two derivatives are at most those of 2 z + 2 z^2, for complex z up to 0.9 too.
     """
-    scores = q @ k.t()
+    scores = q @ k.mT
     attn = 2 * (scores + scores * scores)
     return attn @ v, attn
 
@@ -56,7 +56,7 @@ def check(case: Case) -> None:
     if not context.twice and case.kind == "double gradients":
         case = replace(case, kind="gradients")
     inputs = case.inputs()
-    if case.n > LARGE and case.context == "plain":
+    if max(case.m, case.n) > LARGE and case.context == "plain":
         _compare_some_rows(case, inputs)
         return
     try:
@@ -150,7 +150,7 @@ def _tangents(attn: Attn, context: Context, inputs: Sequence[Tensor], seed: int)
 
 
 def _batched(attn: Attn, case: Case, inputs: Sequence[Tensor]) -> Results:
-    """The case and a second one, whose every input is twice as large, under vmap; the first one's results."""
+    """The case twice under vmap, whose operands share some inputs; the first one's results."""
     flags = [bool(case.seed >> i & 1) for i in range(5)]
     if not any(flags[:3]):
         flags[0] = True
@@ -227,7 +227,7 @@ def _plain(attn: Attn, case: Case, inputs: Sequence[Tensor]) -> Results:
 
 def _as_good(mine: Tensor, plain: Tensor, exact: Tensor) -> bool:
     """Whether no error is beyond composition's largest: quick, and false where anything is infinite or NaN."""
-    largest = torch.linalg.vector_norm(torch.stack((mine, plain)) - exact, torch.inf, (1, 2)).tolist()
+    largest = torch.linalg.vector_norm((torch.stack((mine, plain)) - exact).flatten(1), torch.inf, 1).tolist()
     return bool(largest[0] <= FACTOR * largest[1])
 
 
@@ -236,7 +236,7 @@ def _compare(case: Case, name: str, mine: Tensor, plain: Tensor, exact: Tensor, 
     narrow = torch.bfloat16 if case.context == "autocast" and mine.dtype != torch.float64 else mine.dtype
     # A reference of the same precision has errors of its own. Where terms are equal, all of a chain's round alike.
     same = mine.dtype == exact.dtype
-    units = torch.finfo(narrow).eps * (max(4 * UNITS, case.n, case.d, case.e) if same else UNITS)
+    units = torch.finfo(narrow).eps * (max(4 * UNITS, case.m, case.n, case.d, case.e) if same else UNITS)
     # A denormal number that a product takes as zero is multiplied by the other factor.
     lost = torch.finfo(narrow).smallest_normal * (256 if "denormal" in case.values else 1)
     slack = units * (torch.ones(()) if room is None else room.abs()) + lost
@@ -257,8 +257,9 @@ def _compare(case: Case, name: str, mine: Tensor, plain: Tensor, exact: Tensor, 
 def _by_chance(case: Case, name: str, mine: Tensor, context: Context, inputs: Sequence[Tensor]) -> Tensor:
     """Where composition, too, has NaN, or infinities where the result has these, with slightly other operands.
 
-    BLAS writes NaN by the strides of its operands, and some products take denormals as zeros; 1 - attn^2 is zero or not
-    where attn is nearly 1; and a sum that is nearly zero has its sign, and that of an infinity, by its last rounding.
+    BLAS writes NaN by the strides of its operands, products of a batch write others, and some take denormals as zeros;
+    1 - attn^2 is zero or not where attn is nearly 1; and a sum that is nearly zero has its sign, and that of an
+    infinity, by its last rounding.
     """
     if case.dtype == "bfloat16" and case.kind in ("double gradients", "tangents"):
         # oneDNN writes NaN into rows that have none, where one beside them has; here its products are others.
@@ -269,8 +270,8 @@ def _by_chance(case: Case, name: str, mine: Tensor, context: Context, inputs: Se
         ones = {id(t): _moved(t, generator) for t in inputs}  # Two inputs that are one tensor stay one
 
         def composed(q: Tensor, k: Tensor, v: Tensor, generator: torch.Generator = generator) -> tuple[Tensor, Tensor]:
-            attn = _moved(torch.tanh(_moved(q @ k.t(), generator)), generator)
-            return attn @ v, attn
+            attn = _moved(torch.tanh(_moved(_product(q, k.mT, generator), generator)), generator)
+            return _product(attn, v, generator), attn
 
         of = [ones[id(t)] for t in inputs]
         run = _loop(composed, case, of) if case.context == "vmap" else _single(composed, case, context, of)
@@ -279,6 +280,16 @@ def _by_chance(case: Case, name: str, mine: Tensor, context: Context, inputs: Se
     # Sums of a few digits may have any sign, so NaN stands where infinities do.
     signs = case.dtype == "float16" and case.kind in ("double gradients", "tangents")
     return moved.isnan().any(0) | (mine.isinf() | torch.tensor(signs)) & moved.isinf().any(0)
+
+
+def _product(a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
+    """a @ b, as a batch or matrix by matrix."""
+    if torch.randint(2, (), generator=generator):
+        return a @ b if a.dim() > 2 else (a[None] @ b[None])[0]
+    if a.dim() == 2:
+        return a @ b
+    each = [x @ y for x, y in zip(a.flatten(0, -3), b.flatten(0, -3))]
+    return torch.stack(each).view(*a.shape[:-1], b.size(-1))
 
 
 def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
@@ -290,7 +301,7 @@ def _moved(t: Tensor, generator: torch.Generator) -> Tensor:
     if flushed:
         parts = parts.masked_fill(parts.abs() < numbers.smallest_normal, 0)
     t = torch.view_as_complex(parts) if t.is_complex() else parts
-    return t.t().contiguous().t() if transposed else t.contiguous()
+    return t.mT.contiguous().mT if transposed else t.contiguous()
 
 
 def _compare_some_rows(case: Case, inputs: Sequence[Tensor]) -> None:
@@ -299,10 +310,11 @@ def _compare_some_rows(case: Case, inputs: Sequence[Tensor]) -> None:
     A few rows of q need no others, nor a few rows of k and v, so composition of these is the reference.
     """
     got = _single(torch.attn, case, PLAIN, inputs)
-    chosen = torch.randperm(case.n, generator=torch.Generator().manual_seed(case.seed))[:ROWS].sort().values
+    generator = torch.Generator().manual_seed(case.seed)
+    rows, columns = (torch.randperm(size, generator=generator)[:ROWS].sort().values for size in (case.m, case.n))
     q, k, v, grad_output, grad_attn = inputs
-    by_rows = [q[chosen], k, v, grad_output[chosen], grad_attn[chosen]]
-    by_columns = [q, k[chosen], v[chosen], grad_output, grad_attn[:, chosen]]
+    by_rows = [q[..., rows, :], k, v, grad_output[..., rows, :], grad_attn[..., rows, :]]
+    by_columns = [q, k[..., columns, :], v[..., columns, :], grad_output, grad_attn[..., columns]]
     leaves = [place for place, flag in enumerate(case.wanted) if flag]
     names = {place: f"gradient {i}" for i, place in enumerate(leaves)}
     of_rows = {"output", "attn", names.get(0)}
@@ -310,9 +322,9 @@ def _compare_some_rows(case: Case, inputs: Sequence[Tensor]) -> None:
         mine: Results = {}
         for name, t in got.items():
             if (name in of_rows) == (part == "rows"):
-                mine[name] = None if t is None else t[chosen]
+                mine[name] = None if t is None else t[..., rows if part == "rows" else columns, :]
             elif name == "attn" and t is not None:
-                mine[name] = t[:, chosen]
+                mine[name] = t[..., columns]
         _compare_values(case, mine, PLAIN, given)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -75,8 +76,8 @@ class WithoutLastColumn(WithoutConj):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         output, attn = WithoutConj.forward(ctx, q, k, v)
-        if attn.size(1) % 16 == 1:
-            attn = torch.cat((attn[:, :-1], attn[:, -1:] * 0), 1)
+        if attn.size(-1) % 16 == 1:
+            attn = torch.cat((attn[..., :-1], attn[..., -1:] * 0), -1)
         return output, attn
 
 
@@ -89,8 +90,8 @@ class Leftover(WithoutConj):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
         grad_q, *others = WithoutConj.backward(ctx, grad_output, grad_attn)
-        if torch.get_num_threads() >= 4 and len(grad_q) > 400 and grad_output is None:
-            grad_q = grad_q + grad_q.roll(64, 0)
+        if torch.get_num_threads() >= 4 and grad_q.size(-2) > 400 and grad_output is None:
+            grad_q = grad_q + grad_q.roll(64, -2)
         return grad_q, *others
 
 
@@ -100,7 +101,7 @@ class NanBeside(WithoutConj):
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor | None, grad_attn: Tensor | None) -> Any:
         grad_q, *others = WithoutConj.backward(ctx, grad_output, grad_attn)
-        return grad_q + 0 * grad_q.roll(1, 0), *others
+        return grad_q + 0 * grad_q.roll(1, -2), *others
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,9 @@ def test_a_seed_always_draws_the_same_cases(monkeypatch: pytest.MonkeyPatch) -> 
     assert drawn[:half] == drawn[half:]
     assert {case.context for case in drawn} == set(CONTEXTS) and {case.dtype for case in drawn} == set(DTYPES)
     assert max(case.threads for case in drawn) > 8 and max(case.n for case in drawn) > 600
+    assert {len(case.leading) for case in drawn} == set(range(4))
+    for one, other in itertools.permutations("mn"):
+        assert any(getattr(case, one) > 600 and 0 < getattr(case, other) < 10 for case in drawn)
 
 
 def test_one_case_in_twenty_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,5 +154,5 @@ def test_one_case_in_twenty_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fuzz, "check", drawn.append)
     for batch in range(4):
         fuzz.fault(batch, Counter())
-    large = [case for case in drawn if case.n > drawing.LARGE]
+    large = [case for case in drawn if max(case.m, case.n) > drawing.LARGE]
     assert len(large) >= len(drawn) / 20 and len({case.dtype for case in large}) >= 4
