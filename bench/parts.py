@@ -1,6 +1,6 @@
 """`python -m bench.parts COMMAND TARGET ...`: makes the parts of `make COMMAND` in turn, and says how long each took.
 
-`--write` puts the times of the last runs that passed into CONTRIBUTING.md.
+`--write` keeps the times of the last runs that passed, which `python -m bench.report` shows in CONTRIBUTING.md.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from bench.documents import markdown_table
 from fork.arguments import Parser, status
 from fork.errors import ForkError
 
@@ -42,29 +40,7 @@ def told(command: str, seconds: dict[str, float], failed: int) -> str:
     return "\n".join(["", *lines, f"make {command} {how} after {total:.0f} s, {total / 60:.1f} minutes"])
 
 
-def minutes(kept: dict[str, Any]) -> str:
-    """A sentence."""
-    first, second = (round(sum(kept["runs"][command].values()) / 60) for command in COMMANDS)
-    return f"`make test` took {first} minutes and `make test-all` {second} more: {kept['where']}"
-
-
-def table(kept: dict[str, Any]) -> str:
-    """One row for each part."""
-    rows = [(f"`make {c}`", f"`make {part}`", f"{s:.0f}") for c in COMMANDS for part, s in kept["runs"][c].items()]
-    return f"{markdown_table(('command', 'part', 'seconds'), rows)}\n{kept['where']}\n"
-
-
-def values() -> dict[str, str]:
-    """What the documents show, from what is kept."""
-    if not FILE.is_file():
-        return dict.fromkeys(("minutes", "parts"), "Not measured yet: `python -m bench.parts --write` does so.")
-    kept = json.loads(FILE.read_text())
-    return {"minutes": minutes(kept), "parts": table(kept)}
-
-
 def write() -> None:
-    from bench.cpu import report  # which fills the documents
-
     runs, where = {}, set()
     for command in COMMANDS:
         if not (RUNS / f"{command}.json").is_file():
@@ -75,14 +51,13 @@ def write() -> None:
     if len(where) > 1:
         raise ForkError(f"the two commands ran in different places: {'; '.join(sorted(where))}")
     FILE.write_text(json.dumps({"where": where.pop(), "runs": runs}, indent=1) + "\n")
-    report.rewrite()
 
 
 def main() -> int | None:
     parser = Parser(prog="python -m bench.parts", description=__doc__)
     parser.add_argument("command", nargs="?", choices=COMMANDS)
     parser.add_argument("targets", nargs="*", metavar="TARGET")
-    parser.add_argument("--write", action="store_true", help="put the times into the documents")
+    parser.add_argument("--write", action="store_true", help="keep the times of the last runs that passed")
     args = parser.parse_args()
     if args.write:
         write()
@@ -93,7 +68,7 @@ def main() -> int | None:
     kept.unlink(missing_ok=True)
     seconds, failed = make(args.targets)
     if not failed:
-        from bench.cpu.record import commit, here
+        from bench.cpu.record import commit, here  # torch would lie in memory while the parts run
 
         place = f"{here().processor}, {os.cpu_count()} processors, commit {commit()}."
         kept.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from bench.cpu import charts, report, rule
+from bench.cpu import charts, rule, tables
 from bench.cpu.cases import DTYPES, PARTS, Case, batches, grid, is_quick, other_routes
 from bench.cpu.processes import SETTINGS, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, commit, here, kernels
@@ -27,7 +27,7 @@ from bench.reference import require_attn
 from fork.arguments import Parser, duration, status
 
 HEADER = (
-    f"{'kind':15} {'type':8}{'attn':>12} {'D':>7} {'E':>7} threads; {', '.join(report.HEAD)}; the same with huge pages"
+    f"{'kind':15} {'type':8}{'attn':>12} {'D':>7} {'E':>7} threads; {', '.join(tables.HEAD)}; the same with huge pages"
 )
 ROUNDS = 5
 # A case ends after about this many seconds, even if fewer rounds were taken than otherwise.
@@ -80,9 +80,9 @@ def medians(processes: Sequence[Process], seconds: float) -> dict[str, float]:
 
 def row(result: Result) -> str:
     case = result.case
-    said = [" ".join(f"{cell:>8}" for cell in cells[1:]) for cells in report.columns(result)]
-    others = {name: time for name, time in result.seconds.items() if name.removesuffix(PAGES) not in report.HEAD}
-    said += [f"{name} {report.milliseconds(time)}" for name, time in others.items()]
+    said = [" ".join(f"{cell:>8}" for cell in cells[1:]) for cells in tables.columns(result)]
+    others = {name: time for name, time in result.seconds.items() if name.removesuffix(PAGES) not in tables.HEAD}
+    said += [f"{name} {tables.milliseconds(time)}" for name, time in others.items()]
     shape = "x".join(map(str, case.shape))
     return f"{case.kind:15} {case.dtype:8}{shape:>12} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
 
@@ -135,7 +135,7 @@ def main() -> None:
     record = rule.present(record)  # Figures of kernels that are gone go.
     found = [result for case in cases if (result := record.find(case))]
     if options.check:
-        print(report.verdicts(dataclasses.replace(record, results=found), cases))
+        print(tables.verdicts(dataclasses.replace(record, results=found), cases))
         if len(found) < len(cases):
             print(f"not measured with the present kernels: {len(cases) - len(found)} of {len(cases)} cases")
         raise SystemExit(len(found) < len(cases) or any(r.is_slower("composition") for r in found))
@@ -144,10 +144,10 @@ def main() -> None:
         cases = [case for case in cases if record.find(case) is None]
     until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
     results = run(cases, record, folder, options.seconds, until)
-    report.write(record, folder)
+    tables.write(record, folder)
     charts.draw(record, folder)
     print(f"written: {folder}/results.json, tables.md and charts")
-    print(report.verdicts(dataclasses.replace(record, results=results)))
+    print(tables.verdicts(dataclasses.replace(record, results=results)))
 
 
 if __name__ == "__main__":

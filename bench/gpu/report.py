@@ -1,5 +1,5 @@
 """Tables of the GPUs' results: `python -m bench.gpu.report` writes tables.md and the figures in AttnRule.h, and
-`bench.cpu.report` the short table."""
+`bench.report` the short table."""
 
 from __future__ import annotations
 

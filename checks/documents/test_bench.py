@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from bench import documents
+from bench import documents, report
 from bench.cpu import __main__ as bench
 from bench.cpu import record as records
-from bench.cpu import report
+from bench.cpu import tables
 from bench.cpu.cases import DTYPES, Case, batches, grid, is_quick, other_routes
 from bench.cpu.processes import Worker
 from bench.cpu.record import FOLDER, Record, Result, here
@@ -70,7 +70,7 @@ def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch
     new = kept.find(FORWARD)
     assert new and new.commit != "abc1234" and new.torch == torch.__version__
     assert set(new.seconds) == {"composition", "torch.attn", "generic"} and min(new.seconds.values()) > 0
-    assert (tmp_path / "tables.md").read_text() == report.document(kept)
+    assert (tmp_path / "tables.md").read_text() == tables.document(kept)
     assert all((tmp_path / f"{chart}.svg").stat().st_size > 1000 for chart in ("speedup", "roofline", "memory"))
     assert "with them, slower (below 0.97) than composition in " in capsys.readouterr().out.splitlines()[-1]
 
@@ -122,14 +122,14 @@ def test_tables_are_those_of_the_results():
     records = report.everywhere()
     assert records
     for record in records:
-        assert (FOLDER / record.folder_name / "tables.md").read_text() == report.document(record), (
-            "run `python -m bench.cpu.report`"
+        assert (FOLDER / record.folder_name / "tables.md").read_text() == tables.document(record), (
+            "run `python -m bench.report`"
         )
 
 
 @pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: str(path.relative_to(report.ROOT)))
 def test_documents_show_the_results(path):
-    assert report.filled(path, report.values()) == path.read_text(), "run `python -m bench.cpu.report`"
+    assert report.filled(path, report.values()) == path.read_text(), "run `python -m bench.report`"
 
 
 # A speed, a time, a rate, a share, or a count of tests that passed
@@ -150,7 +150,7 @@ def test_prose_has_no_figures_of_its_own(path):
     text = documents.outside_markers(path.read_text())
     if path.name == "README.md":
         text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
-    assert not FIGURE.findall(text), "let `python -m bench.cpu.report` fill it in: see bench/documents.py"
+    assert not FIGURE.findall(text), "let `python -m bench.report` fill it in: see bench/documents.py"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_results_of_other_kernels_are_not_shown(monkeypatch):
     monkeypatch.setattr(report, "everywhere", lambda: [dataclasses.replace(record, results=[old])])
     shown = {report.values()[name].strip() for name in ("speed", "chart")}
     assert shown == {report.UNMEASURED}
-    assert "These are figures of earlier kernels" in report.document(dataclasses.replace(record, results=[old]))
+    assert "These are figures of earlier kernels" in tables.document(dataclasses.replace(record, results=[old]))
 
 
 def test_results_of_another_rule_are_not_shown():

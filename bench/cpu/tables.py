@@ -1,37 +1,19 @@
-"""Tables of what results.json holds: `python -m bench.cpu.report` makes those of every processor again.
-
-It also draws the charts, and fills what documents show of the figures: tables, and single ones in their sentences. A
-document shows the present kernels only.
-"""
+"""The tables of one processor's results, and in words where torch.attn is slower than what it replaces."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from bench import parts
 from bench.cpu.cases import DTYPES, Case
-from bench.cpu.record import FOLDER, PAGES, SLOWER, Record, Result
+from bench.cpu.record import PAGES, SLOWER, Record, Result
 from bench.cpu.routes import GIVEN, KINDS, MASKS, SHARED
 from bench.cpu.rule import fused, present
-from bench.documents import fill, markdown_table, wrapped
-from fork.arguments import Parser, status
+from bench.documents import markdown_table, wrapped
 
-ROOT = FOLDER.parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOLDER / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
-# The rows of the table in descriptions, at D = E = 64.
-ROWS = (
-    *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
-    *(Case("grid", "", "float32", n) for n in (1024, 4096)),
-    Case("routes", "", "bfloat16", 1024),
-)
-UNMEASURED = "No processor has been measured with the present kernels."
 HOW = (
-    "`python -m bench.cpu` took these figures, and `python -m bench.cpu.report` made the tables from `results.json`. "
+    "`python -m bench.cpu` took these figures, and `python -m bench.report` made the tables from `results.json`. "
     "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.mT)` and `@ v`. Generic is "
     "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. Rows with huge pages "
     "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
@@ -39,8 +21,6 @@ HOW = (
     f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}. Where torch.attn runs "
     "no kernel it is composed, as generic is."
 )
-CHARTS = ("speedup", "roofline", "memory")
-CAST = "in float32"
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
 
@@ -104,89 +84,25 @@ def columns(result: Result) -> list[list[str]]:
         [
             "huge" if pages else "",
             *(milliseconds(result.seconds.get(name + pages)) for name in HEAD[:3]),
-            *(_gain(result.speedup(over, pages)) for over in HEAD[:2]),
+            *(gained(result.speedup(over, pages)) for over in HEAD[:2]),
         ]
         for pages in ("", PAGES)
         if "torch.attn" + pages in result.seconds
     ]
 
 
-def speed(records: Sequence[Record]) -> str:
-    """A few cases of each processor, forward and backward in a row, and where they are from."""
-    texts = []
-    for record in records:
-        found = [[record.find(dataclasses.replace(case, kind=kind)) for kind in KINDS[:2]] for case in ROWS]
-        rows = [
-            [case.dtype, " x ".join(map(str, case.shape)), *(cell for r in both for cell in _short(r))]
-            for case, both in zip(ROWS, found)
-            if any(both)
-        ]
-        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "torch.attn, ms", "speed-up")]
-        origin = f"{record.conditions}, {provenance([r for both in found for r in both if r])}."
-        texts.append(f"{_table(('dtype', 'attn', *head), rows)}\n" + wrapped(origin, "* ", "  "))
-    return "\n".join(texts) or UNMEASURED
-
-
-def _short(result: Result | None) -> list[str]:
-    if result is None:
-        return ["", "", ""]
-    # Without instructions for 16 bits, casts around float32 are the fair rival.
-    rival = min((name for name in (HEAD[0], CAST) if name in result.seconds), key=result.seconds.__getitem__)
-    times = [milliseconds(result.seconds.get(name)) for name in (rival, HEAD[2])]
-    times[0] += f", {CAST}" * (rival == CAST)
-    return [*times, _gain(result.speedup(rival)) + ", composed" * (result.fused is False)]
-
-
-def chart(records: Sequence[Record]) -> str:
-    """A link to one processor's chart, for a document at the root."""
-    if not records:
-        return UNMEASURED
-    place = f"guide/bench/{records[0].folder_name}/speedup.svg"
-    return f"![Speed-up over composition against N, {records[0].processor}]({place})"
-
-
-def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any]]]) -> str:
-    """One row for every folder of results: the processor, of which kernels it has figures, tables and charts."""
-    rows = []
-    for record in records:
-        folder, shown = record.folder_name, present(record).results
-        kernels_of = "present" if shown == record.results else "present and earlier" if shown else "earlier"
-        charts = ", ".join(f"[{name}]({folder}/{name}.svg)" for name in CHARTS)
-        place = f"{record.threads} threads, {record.capability}"
-        rows.append([f"[{record.processor}]({folder}/tables.md)", place, kernels_of, charts])
-    for path, gpu in gpus:
-        torch, commits = ({result[key] for result in gpu["results"]} for key in ("torch", "commit"))
-        measured = f"torch {', '.join(sorted(torch))}"
-        rows.append([f"[{gpu['device']}]({path.name}/tables.md)", measured, f"of {', '.join(sorted(commits))}", ""])
-    return markdown_table(("processor, and its tables", "measured with", "kernels", "charts"), rows)
-
-
-def values() -> dict[str, str]:
-    """What documents can show, by the names of the markers."""
-    records = [shown for record in everywhere() if (shown := present(record)).results]
-    from bench.gpu import report as gpu
-
-    return {
-        "gpu": gpu.short(gpu.records()[0][1]),
-        "speed": speed(records),
-        "chart": chart(records),
-        "processors": index(everywhere(), gpu.records()),
-        **parts.values(),
-    }
-
-
 def _kind(result: Result) -> str:
     return result.case.kind + ", composed" * (result.fused is False)
 
 
-def _gain(gain: float | None) -> str:
+def gained(gain: float | None) -> str:
     if gain is None:
         return ""
     text = f"{gain:.{2 if gain < 1.2 else 1 if gain < 10 else 0}f}x"
     return f"**{text}**" if gain < SLOWER else text
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Without columns that have no figure."""
     used = [i for i in range(len(head)) if any(row[i] for row in rows)]
     return markdown_table([head[i] for i in used], [[row[i] for i in used] for row in rows])
@@ -216,7 +132,7 @@ def details(results: Iterable[Result]) -> str:
         size = [" x ".join(map(str, case.shape)), str(case.d), str(case.e), _kind(r), str(case.threads or "")]
         for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
             rows.append([*size, *cells, *more])
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def other_routes(results: Sequence[Result]) -> str:
@@ -255,43 +171,3 @@ def document(record: Record) -> str:
 def write(record: Record, folder: Path) -> None:
     """The tables beside results.json."""
     (folder / "tables.md").write_text(document(record))
-
-
-def everywhere() -> list[Record]:
-    """The records that the repository keeps, by the names of their folders."""
-    return [Record.read(folder) for folder in folders()]
-
-
-def folders() -> list[Path]:
-    """Where results of processors lie; those of GPUs are bench.gpu's."""
-    return [path.parent for path in sorted(FOLDER.glob("*/results.json")) if '"threads"' in path.read_text()]
-
-
-def filled(document: Path, figures: Mapping[str, str]) -> str:
-    """The document with the figures of its markers."""
-    return fill(document.read_text(), figures, document.name, whole=True)
-
-
-def rewrite() -> None:
-    """Makes every document's tables and charts again."""
-    from bench.cpu import charts
-
-    for folder in folders():
-        record = Record.read(folder)
-        write(record, folder)
-        if present(record).results:
-            charts.draw(record, folder)
-        print(f"{record.processor}: {verdicts(record)}")
-    figures = values()
-    # All of them are made before one is written.
-    for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
-        document.write_text(text)
-
-
-def main() -> None:
-    Parser(prog="python -m bench.cpu.report", description=__doc__).parse_args()
-    rewrite()
-
-
-if __name__ == "__main__":
-    sys.exit(status("bench.cpu.report", main))

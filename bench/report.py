@@ -1,0 +1,151 @@
+"""`python -m bench.report`: fills documents from the figures that the repository keeps, tables and charts included.
+
+A document shows the present kernels only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import parts
+from bench.cpu import charts, tables
+from bench.cpu.cases import Case
+from bench.cpu.record import FOLDER, Record, Result
+from bench.cpu.routes import KINDS
+from bench.cpu.rule import present
+from bench.cpu.tables import HEAD, gained, milliseconds, provenance, table
+from bench.documents import fill, markdown_table, wrapped
+from bench.gpu import report as gpu
+from fork.arguments import Parser, status
+
+ROOT = FOLDER.parents[1]
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOLDER / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
+# The rows of the table in descriptions, at D = E = 64.
+ROWS = (
+    *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
+    *(Case("grid", "", "float32", n) for n in (1024, 4096)),
+    Case("routes", "", "bfloat16", 1024),
+)
+UNMEASURED = "No processor has been measured with the present kernels."
+CHARTS = ("speedup", "roofline", "memory")
+CAST = "in float32"
+
+
+def speed(records: Sequence[Record]) -> str:
+    """A few cases of each processor, forward and backward in a row, and where they are from."""
+    texts = []
+    for record in records:
+        found = [[record.find(dataclasses.replace(case, kind=kind)) for kind in KINDS[:2]] for case in ROWS]
+        rows = [
+            [case.dtype, " x ".join(map(str, case.shape)), *(cell for r in both for cell in _short(r))]
+            for case, both in zip(ROWS, found)
+            if any(both)
+        ]
+        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "torch.attn, ms", "speed-up")]
+        origin = f"{record.conditions}, {provenance([r for both in found for r in both if r])}."
+        texts.append(f"{table(('dtype', 'attn', *head), rows)}\n" + wrapped(origin, "* ", "  "))
+    return "\n".join(texts) or UNMEASURED
+
+
+def _short(result: Result | None) -> list[str]:
+    if result is None:
+        return ["", "", ""]
+    # Without instructions for 16 bits, casts around float32 are the fair rival.
+    rival = min((name for name in (HEAD[0], CAST) if name in result.seconds), key=result.seconds.__getitem__)
+    times = [milliseconds(result.seconds.get(name)) for name in (rival, HEAD[2])]
+    times[0] += f", {CAST}" * (rival == CAST)
+    return [*times, gained(result.speedup(rival)) + ", composed" * (result.fused is False)]
+
+
+def chart(records: Sequence[Record]) -> str:
+    """A link to one processor's chart, for a document at the root."""
+    if not records:
+        return UNMEASURED
+    place = f"guide/bench/{records[0].folder_name}/speedup.svg"
+    return f"![Speed-up over composition against N, {records[0].processor}]({place})"
+
+
+def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any]]]) -> str:
+    """One row for every folder of results: the processor, of which kernels it has figures, tables and charts."""
+    rows = []
+    for record in records:
+        folder, shown = record.folder_name, present(record).results
+        kernels_of = "present" if shown == record.results else "present and earlier" if shown else "earlier"
+        drawn = ", ".join(f"[{name}]({folder}/{name}.svg)" for name in CHARTS)
+        place = f"{record.threads} threads, {record.capability}"
+        rows.append([f"[{record.processor}]({folder}/tables.md)", place, kernels_of, drawn])
+    for path, kept in gpus:
+        torch, commits = ({result[key] for result in kept["results"]} for key in ("torch", "commit"))
+        measured = f"torch {', '.join(sorted(torch))}"
+        rows.append([f"[{kept['device']}]({path.name}/tables.md)", measured, f"of {', '.join(sorted(commits))}", ""])
+    return markdown_table(("processor, and its tables", "measured with", "kernels", "charts"), rows)
+
+
+def minutes(kept: Mapping[str, Any]) -> str:
+    """How long the test commands took, in a sentence."""
+    first, second = (round(sum(kept["runs"][command].values()) / 60) for command in parts.COMMANDS)
+    return f"`make test` took {first} minutes and `make test-all` {second} more: {kept['where']}"
+
+
+def by_part(kept: Mapping[str, Any]) -> str:
+    """The same, one row for each part."""
+    runs = kept["runs"]
+    rows = [(f"`make {c}`", f"`make {part}`", f"{s:.0f}") for c in parts.COMMANDS for part, s in runs[c].items()]
+    return f"{markdown_table(('command', 'part', 'seconds'), rows)}\n{kept['where']}\n"
+
+
+def values() -> dict[str, str]:
+    """What documents can show, by the names of the markers."""
+    records = [shown for record in everywhere() if (shown := present(record)).results]
+    kept = json.loads(parts.FILE.read_text())
+    return {
+        "gpu": gpu.short(gpu.records()[0][1]),
+        "speed": speed(records),
+        "chart": chart(records),
+        "processors": index(everywhere(), gpu.records()),
+        "minutes": minutes(kept),
+        "parts": by_part(kept),
+    }
+
+
+def everywhere() -> list[Record]:
+    """The records that the repository keeps, by the names of their folders."""
+    return [Record.read(folder) for folder in folders()]
+
+
+def folders() -> list[Path]:
+    """Where results of processors lie; those of GPUs are bench.gpu's."""
+    return [path.parent for path in sorted(FOLDER.glob("*/results.json")) if '"threads"' in path.read_text()]
+
+
+def filled(document: Path, figures: Mapping[str, str]) -> str:
+    """The document with the figures of its markers."""
+    return fill(document.read_text(), figures, document.name, whole=True)
+
+
+def rewrite() -> None:
+    """Makes every document's tables and charts again."""
+    for folder in folders():
+        record = Record.read(folder)
+        tables.write(record, folder)
+        if present(record).results:
+            charts.draw(record, folder)
+        print(f"{record.processor}: {tables.verdicts(record)}")
+    figures = values()
+    # All of them are made before one is written.
+    for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
+        document.write_text(text)
+
+
+def main() -> None:
+    Parser(prog="python -m bench.report", description=__doc__).parse_args()
+    rewrite()
+
+
+if __name__ == "__main__":
+    sys.exit(status("bench.report", main))
