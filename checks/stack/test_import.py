@@ -11,9 +11,10 @@ from checks import ROOT
 from checks.stack.small_pytorch import FILES, applied
 from fork.cli import main
 from fork.engine import base as bases
-from fork.series import Place, Series
+from fork.series import Series
 from fork.tests.helpers import git
 from fork.weave import base_path, weave
+from fork.weave.anchors import Place
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [mark.xdist_group("import_stack"), mark.long]

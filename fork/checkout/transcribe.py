@@ -15,8 +15,9 @@ from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS, Anchor, Place
+from fork.series import NATIVE_FUNCTIONS
 from fork.weave import yamls
+from fork.weave.anchors import Anchor, Place
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"

@@ -9,8 +9,8 @@ from fork.engine import tree
 from fork.engine.base import Base
 from fork.engine.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import Anchor
 from fork.weave import weave_all
+from fork.weave.anchors import Anchor
 
 
 def write_woven(

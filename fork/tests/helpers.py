@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.series import Anchor, Place
 from fork.weave import weave
+from fork.weave.anchors import Anchor, Place
 
 QUIET_GIT = {
     **os.environ,

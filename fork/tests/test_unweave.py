@@ -2,8 +2,8 @@
 
 from pytest import mark
 
-from fork.series import Anchor, Place
 from fork.weave import weave
+from fork.weave.anchors import Anchor, Place
 from fork.weave.cpp_inverse import has_code, unread
 from fork.weave.unweave import reasons, unweave
 

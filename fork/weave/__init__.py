@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 from fork.engine.digest import digest
 from fork.errors import ForkError
-from fork.series import Anchor, Place
 from fork.weave import cpp, lines, pieces, python, yamls
+from fork.weave.anchors import Anchor, Place
 from fork.weave.edit import Edit
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {

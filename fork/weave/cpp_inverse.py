@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fork.series import Place
 from fork.weave import pieces
+from fork.weave.anchors import Place
 from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, named_blocks
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fork.series import Anchor, Place
+from fork.weave.anchors import Anchor, Place
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.series import Place
+from fork.weave.anchors import Place
 from fork.weave.difference import hunks
 from fork.weave.edit import Edit, Spots
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fork.series import Place
+from fork.weave.anchors import Place
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Edit, Spots
 

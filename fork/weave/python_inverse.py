@@ -6,7 +6,7 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 
-from fork.series import Place
+from fork.weave.anchors import Place
 from fork.weave.difference import hunks
 from fork.weave.edit import Spots, line_start
 from fork.weave.source import (

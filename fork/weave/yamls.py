@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
-from fork.series import Place
+from fork.weave.anchors import Place
 from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
