@@ -388,6 +388,23 @@ def call(tensors, where):
 
 
 class TestErrors(TestCase):
+    def test_meta_has_sizes_that_no_memory_holds(self):
+        many = 2**40
+        for m, n in (many, 5), (5, many):
+            tensors = [
+                torch.empty(3, *size, device="meta")
+                for size in ((m, 4), (m, n), (m, 2), (n, 2), (n, 4), (m, n))
+            ]
+            for got, like in zip(aten.attn(*tensors[2:5]), tensors[:2], strict=True):
+                self.assertEqual(got.shape, like.shape)
+            grads = aten._attn_backward(*tensors, [True] * 3)
+            for got, like in zip(grads, tensors[2:5], strict=True):
+                self.assertEqual(got.shape, like.shape)
+        q = torch.empty(many, 1, device="meta")
+        for function in torch.attn, composition:
+            with self.assertRaises(RuntimeError):
+                function(q, q, q)
+
     @skipIfTorchDynamo("Dynamo has error messages of its own")
     @parametrize("where", ["meta", "fake", "vmap", "decomposition"])
     def test_what_the_cpu_refuses_is_refused(self, where):

@@ -48,13 +48,35 @@ def threads() -> None:
         raise SystemExit(f"wrong in threads: seeds {sorted(set(wrong))}")
 
 
-def forks() -> None:
-    """A child made by fork() after threads ran here: it has one thread of its own, as PyTorch documents."""
+def tasks() -> int:
+    """How many threads this process has."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def fewer() -> None:
+    """OpenMP gives fewer threads than are asked for, so each does more than the kernels reckoned."""
     torch.set_num_threads(1)
-    expected = step(3)
+    expected = [step(seed) for seed in range(16)]
+    asked = 3 + (os.cpu_count() or 1)
+    torch.set_num_threads(asked)
+    for seed in range(16):
+        torch.testing.assert_close(step(seed), expected[seed])
+    if tasks() >= asked:
+        raise SystemExit(f"no setting of OpenMP is in force: it gave {tasks()} threads")
+
+
+def forks() -> None:
+    """A child made by fork() after threads ran here has one, as PyTorch documents: the others are not in it."""
+    torch.set_num_threads(1)
+    expected = step(7)
+    torch.set_num_threads(3)
+    step(7)
+    if tasks() < 3:
+        raise SystemExit("no threads ran")
     child = os.fork()
     if child == 0:
-        os._exit(0 if same(step(3), expected) else 1)
+        torch.set_num_threads(1)
+        os._exit(0 if same(step(7), expected) else 1)
     if os.waitpid(child, 0)[1]:
         raise SystemExit("wrong after fork()")
 
@@ -80,7 +102,7 @@ def workers() -> None:
 
 
 def main() -> None:
-    programs: dict[str, Callable[[], None]] = {"threads": threads, "forks": forks, "workers": workers}
+    programs: dict[str, Callable[[], None]] = {f.__name__: f for f in (threads, fewer, forks, workers)}
     parser = Parser(prog="python -m checks.cpu.concurrent", description=__doc__)
     parser.add_argument("name", choices=programs)
     programs[parser.parse_args().name]()

@@ -23,8 +23,8 @@ def site() -> Path:
     return built()
 
 
-def run(site: Path, *words: str | Path) -> None:
-    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
+def run(site: Path, *words: str | Path, **settings: str) -> None:
+    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive", **settings}
     done = subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -32,6 +32,11 @@ def run(site: Path, *words: str | Path) -> None:
 @pytest.mark.parametrize("name", ["threads", "forks", "workers"])
 def test_at_once(site: Path, name: str) -> None:
     run(site, sys.executable, "-m", "checks.cpu.concurrent", name)
+
+
+@pytest.mark.parametrize("setting", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}], ids=lambda x: next(iter(x)))
+def test_fewer_threads_than_are_asked_for(site: Path, setting: dict[str, str]) -> None:
+    run(site, sys.executable, "-m", "checks.cpu.concurrent", "fewer", TORCH_ATTN_KERNELS="1", **setting)
 
 
 def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
