@@ -259,7 +259,9 @@ class TestAttnKernels(TestCase):
         super().setUpClass()
         # The kernels run for all that they serve, also where ATen's products are faster.
         # The operators read this once, in their first call.
-        os.environ.setdefault("TORCH_ATTN_KERNELS", "1")
+        if "TORCH_ATTN_KERNELS" not in os.environ:
+            os.environ["TORCH_ATTN_KERNELS"] = "1"
+            cls.addClassCleanup(os.environ.pop, "TORCH_ATTN_KERNELS")
         # The first call of MKL's tanh is less exact where several threads make it
         # (pytorch#188792): one makes it here.
         for dtype in (torch.float32, torch.float64):
@@ -285,9 +287,11 @@ class TestAttnKernels(TestCase):
         self.assertTrue(called & {name for name, _ in expected}, "nothing was called")
         for name, fused in expected:
             if name in called:
-                # in a process of its own, where nobody sets TORCH_ATTN_KERNELS=0
                 self.assertEqual(
-                    name not in composed, fused, f"does {name} run kernels?"
+                    name not in composed,
+                    fused,
+                    f"does {name} run kernels? This file wants a process of its own, "
+                    "where nobody sets TORCH_ATTN_KERNELS=0",
                 )
 
     @torch.compiler.disable  # Dynamo takes numpy's arrays for tensors
@@ -459,14 +463,14 @@ class TestAttnKernels(TestCase):
     @dtypes(*DTYPES)
     def test_denormals_and_zero_are_exact(self, device, dtype):
         tiny = torch.finfo(dtype).smallest_normal
-        values = [0.0, tiny, tiny / 2, tiny / 4, -tiny / 8, 3 * tiny, -tiny]
-        q = torch.tensor(values, dtype=dtype).view(7, 1)
+        values = [0.0, -0.0, tiny, tiny / 2, tiny / 4, -tiny / 8, 3 * tiny, -tiny]
+        q = torch.tensor(values, dtype=dtype).view(8, 1)
         with self.runs():
             attn = torch.attn(q, torch.ones_like(q), q)[1].tolist()
         expected = [q]
         if dtype == torch.bfloat16:  # an instruction may take them as zeros
             expected.append(torch.where(abs(q) < tiny, 0, q))
-        self.assertIn(attn, [x.expand(7, 7).tolist() for x in expected])
+        self.assertIn(attn, [x.expand(8, 8).tolist() for x in expected])
 
     @onlyCPU
     def test_tanh_is_odd_and_within_two_ulp(self, device):
@@ -616,8 +620,9 @@ class TestAttnKernels(TestCase):
         self.assertEqual(attn[:, -1], torch.tanh(q[:, 0]), atol=0.01, rtol=0)
         slope = 1 - attn[-1, 0].float() ** 2
         self.assertEqual(grad_q[-1].float(), (n * slope).expand(d), atol=0, rtol=0.05)
-        self.assertEqual(grad_k[-1], grad_k[0], atol=0, rtol=0)
-        self.assertEqual(grad_v[-1], grad_v[0], atol=0, rtol=0)
+        # Of odd terms, up to one large: zero, but for roundings in the parts' order.
+        self.assertEqual(grad_k, torch.zeros_like(grad_k), atol=0.02, rtol=0)
+        self.assertEqual(grad_v, torch.zeros_like(grad_v), atol=0.02, rtol=0)
         self.assertEqual(output[-1], output[-1, :1].expand(e), atol=0, rtol=0)
 
     @onlyCUDA

@@ -28,6 +28,9 @@ Both outputs are differentiable, any number of times and in forward mode too.
     ``attn.retain_grad()`` see the gradient that `attn` gets from its own uses, without the
     part that comes through `output`.
 
+.. note::
+    The last bits of results may depend on the number of threads, and ``-0.0`` may become ``0.0``.
+
 Args:
     q (Tensor): the queries, of size :math:`(*, M, D)`
     k (Tensor): the keys, of size :math:`(*, N, D)`

@@ -14,8 +14,7 @@ namespace {
 
 using namespace attn_tile;
 
-// A tile of attn stays in the L1 cache where a number has two bytes, else it
-// and its block stay in the L2 cache.
+// A tile of attn and its block stay in the L2 cache.
 constexpr int64_t kTileRows = 32, kColumns = 256;
 constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
 

@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
@@ -149,30 +148,28 @@ constexpr int64_t kVnni = std::is_same_v<operand_t, BFloat16> ? 2 : 1;
 #if defined(CPU_CAPABILITY_AVX512) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
 constexpr bool kHasVnni = true;
 
-// Whether oneDNN multiplies bfloat16 here, and fast. The instruction set is
-// probed once; userEnabledMkldnn() is read on every call. No function of ATen
-// says what ONEDNN_MAX_CPU_ISA allows, so one product is tried.
+// Whether oneDNN multiplies bfloat16 here, and fast. No function of ATen says
+// what ONEDNN_MAX_CPU_ISA allows, so one product is tried, once.
 inline bool has_vnni_products() {
-  static const bool has_instructions =
-      cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
-  static std::atomic<bool> works{false};
-  static std::atomic<int> tries{2};
-  const auto enabled = [] { return at::globalContext().userEnabledMkldnn(); };
-  if (has_instructions && enabled() && tries > 0) {
+  if (!at::globalContext().userEnabledMkldnn()) {
+    return false;
+  }
+  static const bool works = [] {
+    if (!cpuinfo_initialize() || !cpuinfo_has_x86_avx512bf16()) {
+      return false;
+    }
     const std::array<BFloat16, 256> zeros{};
     std::array<float, 256> sums;
     try {
       cpublas::brgemm(
           16, 16, 16, 16, 16, 16, false, zeros.data(), zeros.data(), &sums[0]);
       cpublas::brgemm_release();
-      works = true;
-      tries = 0;
+      return true;
     } catch (const std::exception&) { // ATen's, or oneDNN's own
-      // If another thread has switched oneDNN off meanwhile, this says nothing.
-      tries -= enabled();
+      return false;
     }
-  }
-  return works && enabled();
+  }();
+  return works;
 }
 #else
 constexpr bool kHasVnni = false;
