@@ -13,11 +13,9 @@ from typing import Any
 import yaml
 
 from fork.errors import ForkError
+from fork.upstream import LOADER
 from fork.weave.anchors import Anchor
 
-NATIVE_FUNCTIONS = "aten/src/ATen/native/native_functions.yaml"
-DERIVATIVES = "tools/autograd/derivatives.yaml"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # The one in C takes a tenth of the time.
 KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since", "branch")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
@@ -190,28 +188,6 @@ class Series:
         ]
         older = f" (older releases: {anchor.formerly})" if anchor.formerly else ""
         return "goes " + "; ".join(spots) + older
-
-    def operators(self, commit: str | Commit) -> list[str]:
-        """The names of the public operators of a state; their overloads and in-place variants share one."""
-        native = self.state(commit).get(NATIVE_FUNCTIONS)
-        text = native.read_text() if native else ""
-        own = self.altered(NATIVE_FUNCTIONS, text) if self.replaces(NATIVE_FUNCTIONS) else text
-        names = {re.split(r"[.(]", entry["func"])[0] for entry in yaml.safe_load(own) or ()}
-        return sorted(name for name in names if not name.startswith("_") and name.rstrip("_") not in names - {name})
-
-    def altered(self, path: str, text: str, added: bool = False) -> str:
-        """Of a list that replaces PyTorch's, the entries that differ from those where the branch began, or that are
-        `added`."""
-        from fork.checkout.git import Checkout  # Both import this module.
-        from fork.weave import yamls
-
-        assert self.checkout is not None and self.since is not None
-        before = yamls.entries(Checkout.open(self.checkout).read_at(self.since, path) or "")
-        code = {schema: yamls.code(entry) for schema, entry in before.items()}
-        own = yamls.entries(text).items()
-        return "".join(
-            entry for schema, entry in own if schema not in code or not (added or code[schema] == yamls.code(entry))
-        )
 
     def state(self, commit: str | Commit) -> dict[str, Path]:
         """Upstream path -> the file that holds its content once this commit is in.

@@ -14,9 +14,9 @@ from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import toolchain
 from fork.engine.fork import environment
-from fork.series import NATIVE_FUNCTIONS
 from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
 from fork.tests.tiny import UPSTREAM
+from fork.upstream import NATIVE_FUNCTIONS
 
 pytestmark = pytest.mark.long
 

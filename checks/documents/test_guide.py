@@ -10,6 +10,7 @@ import pytest
 from bench import build
 from bench.documents import fill
 from checks import ROOT
+from fork.checkout.operators import operators
 from fork.series import Series
 from fork.verify import operator_map
 from suites.advice import REASONS, ROWS
@@ -41,7 +42,7 @@ def test_the_guides_table_is_made_of_the_map() -> None:
 def test_this_stack_has_every_row_of_the_map() -> None:
     series = Series.load(ROOT)
     for commit in (pr.commits[-1] for pr in series.prs):
-        for operator in series.operators(commit):
+        for operator in operators(series, commit):
             assert [entry.row.row for entry in operator_map.entries(series, commit, operator) if not entry.found] == []
 
 

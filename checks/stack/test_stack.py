@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest import CaptureFixture, MonkeyPatch, raises
 
 from checks import ROOT
+from fork.checkout.operators import operators
 from fork.cli import main
 from fork.commands import check, compat
 from fork.engine import base as bases
@@ -49,7 +50,7 @@ def test_tests_that_fail_on_a_release_fail_compat(
     monkeypatch.setattr(compat, "build", lambda fork: fork.home)
     failing = subprocess.CompletedProcess([], 1, stdout="1 failed, 41 passed in 2 s\n", stderr="")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failing)
-    assert Series.load(ROOT).operators("explicit") == ["attn"]
+    assert operators(Series.load(ROOT), "explicit") == ["attn"]
     assert main(["compat", "2.7", "--build", str(kept)]) == 1
     assert "1 failed, 41 passed" in capsys.readouterr().out
     assert (kept / "forks/explicit-2.13.0/current").exists() and not (kept / "bases/2.7.0").exists()

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS
+from fork.upstream import NATIVE_FUNCTIONS
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import yaml
 
 from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
-from fork.engine.digest import digest, tool_files
+from fork.digest import digest, tool_files
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.anchors import Anchor, Place
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave

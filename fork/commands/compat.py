@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
+from fork.checkout.operators import operators
 from fork.commands.options import build_folder, stack
 from fork.engine import base as bases
 from fork.engine.fork import Fork, environment
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     series = stack(args)
     commit = series.find(args.pr)
-    if not series.operators(commit):
+    if not operators(series, commit):
         raise ForkError(f"{commit.name} has no public operator: there is nothing to test on another release")
     if not series.operator_tests:
         raise ForkError(f"{series.root / 'stack/series.yaml'} names no tests: write `operator_tests: test/test_ops.py`")
@@ -87,7 +88,7 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
     except ForkError as error:
         return Row(release, commit.name, f"failed: {error}", "")
     took = f"{time.monotonic() - start:.0f} s"
-    chosen = f"({' or '.join(series.operators(commit))}) and ({CORE})"
+    chosen = f"({' or '.join(operators(series, commit))}) and ({CORE})"
     command = [str(base.python), *["-m", "pytest", "-q", "-n", "2"], str(series.operator_tests), "-k", chosen]
     result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
     log = folder / f"{release}.log"

@@ -14,7 +14,7 @@ from fork import places
 from fork.arguments import add_branch_arguments
 from fork.checkout import branch, transcribe
 from fork.checkout.git import Checkout
-from fork.engine.digest import digest
+from fork.digest import digest
 from fork.errors import ForkError
 from fork.lock import alone
 from fork.verify.soundness import STACK

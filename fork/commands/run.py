@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from fork.commands import options
+from fork.digest import digest
 from fork.engine.base import Base
-from fork.engine.digest import digest
 from fork.engine.fork import COMMAND, Fork, environment, python_folder
 from fork.engine.pipeline import build
 from fork.errors import ForkError, NothingToBuild

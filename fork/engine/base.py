@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fork import process
-from fork.engine.digest import digest
+from fork.digest import digest
 from fork.errors import ForkError
 from fork.lock import alone
 

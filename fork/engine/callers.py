@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
+from fork.digest import digest
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
-from fork.engine.digest import digest
 from fork.errors import ForkError
 
 PROGRAM = Path(__file__).with_name("references.cpp")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from fork import process
 from fork.checkout.changed import SOURCES
+from fork.digest import digest
 from fork.engine import cache, device, sanitizers, toolchain, tree
 from fork.engine.base import Base
-from fork.engine.digest import digest
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.errors import ForkError

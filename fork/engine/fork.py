@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork.digest import digest, tool_files
 from fork.engine import device, sanitizers, toolchain
 from fork.engine.base import Base
-from fork.engine.digest import digest, tool_files
 from fork.series import Commit, Series
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fork import process
+from fork.digest import digest, tool_files
 from fork.engine.base import Base
 from fork.engine.cause import cause
-from fork.engine.digest import digest, tool_files
 from fork.engine.tree import write
 from fork.errors import ForkError
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork import process
+from fork.digest import digest
 from fork.engine import toolchain
-from fork.engine.digest import digest
 from fork.engine.objects import readable
 from fork.engine.tree import write
 

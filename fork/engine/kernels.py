@@ -17,7 +17,7 @@ from fork.engine.nodes import changed_list, operator
 from fork.engine.trace import refuse
 from fork.engine.tree import install_headers, write
 from fork.errors import ForkError
-from fork.series import LOADER, NATIVE_FUNCTIONS
+from fork.upstream import LOADER, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
 IMPLICIT = ("CompositeImplicitAutograd", "CompositeImplicitAutogradNestedTensor")

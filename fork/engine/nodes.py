@@ -15,7 +15,7 @@ from fork.engine.callers import Caller
 from fork.engine.objects import HOLDER, readable
 from fork.engine.tree import write
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
 GENERATED = "torch/csrc/autograd/generated/"

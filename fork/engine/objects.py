@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from pathlib import Path
 
-from fork.engine.digest import digest
+from fork.digest import digest
 
 LOCAL, GLOBAL, WEAK, UNIQUE = 0, 1, 2, 10
 FILE_TYPE, SECTION_TYPE, TLS_TYPE = 4, 3, 6

@@ -27,7 +27,8 @@ from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
 from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Commit, Series
+from fork.series import Commit, Series
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, unread
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fork.checkout.changed import HEADERS, SOURCES, Tree
 from fork.checkout.git import Checkout
+from fork.checkout.operators import altered
 from fork.engine import others
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
@@ -23,7 +24,8 @@ from fork.engine.toolchain import Toolkit, instruction_sets
 from fork.engine.tree import write
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS, Series
+from fork.series import Series
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.scan import lines
 from fork.weave.unweave import LISTS
 from fork.weave.yamls import entries
@@ -112,7 +114,7 @@ def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) 
 
 def added_entries(fork: Fork, path: str, file: Path) -> Path | None:
     """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
-    added, folder = entries(fork.series.altered(path, file.read_text(), added=True)), fork.home / "work/added"
+    added, folder = entries(altered(fork.series, path, file.read_text(), added=True)), fork.home / "work/added"
     if path == DERIVATIVES:
         native = {schema.partition("(")[0] for schema in entries(fork.base.read(NATIVE_FUNCTIONS) or "")}
         added = {schema: entry for schema, entry in added.items() if schema.partition("(")[0] not in native}

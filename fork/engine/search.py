@@ -24,7 +24,7 @@ from fork.engine.objects import GLOBAL, Object, called, identifier
 from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say, source_of
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
-from fork.series import DERIVATIVES
+from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared
 from fork.weave.registrations import dropped, left
 from fork.weave.scan import code_of

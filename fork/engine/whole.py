@@ -16,10 +16,10 @@ from pathlib import Path
 
 from fork import process
 from fork.checkout.changed import SOURCES
+from fork.digest import digest
 from fork.engine import toolchain, tree
 from fork.engine.base import Base
 from fork.engine.device import SUFFIX, Device
-from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.weave.scan import lines
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.source import Source, assigned, collection_of, elements, name_of, statements
 

@@ -18,9 +18,10 @@ from fork.engine.callers import NVCC
 from fork.engine.device import Device
 from fork.engine.toolchain import Toolkit
 from fork.engine.whole import for_nvcc
-from fork.series import NATIVE_FUNCTIONS, Series
+from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave.anchors import Anchor, Place
 
 LISTS = """\

@@ -20,9 +20,10 @@ from fork.engine import base as bases
 from fork.engine.fork import environment
 from fork.engine.pipeline import refuse_unbuildable
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, Series
+from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
+from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
 
 MORE = {

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from fork.checkout.operators import operators
 from fork.cli import main
 from fork.engine import base as bases
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.new import places, schema
-from fork.series import NATIVE_FUNCTIONS, Series
+from fork.series import Series
 from fork.tests import ramp
 from fork.tests.helpers import git, write
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import operator_map, soundness
 from fork.weave import weave_all
 
@@ -129,7 +131,7 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     for n, text in enumerate(SCHEMAS + ([] if explicit else LISTS)):
         series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))
         (commit,) = series.commits
-        (name,) = series.operators(commit)
+        (name,) = operators(series, commit)
         assert [entry.row.row for entry in operator_map.entries(series, commit, name) if entry.mark == "lacks"] == []
         for path, file in series.state(commit).items():
             if Path(path).name in texts:

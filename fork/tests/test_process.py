@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pytest import CaptureFixture, mark, raises
 
+from fork.digest import tool_files
 from fork.engine import compile as compiling
-from fork.engine.digest import tool_files
 from fork.errors import ForkError
 from fork.process import run
 from fork.verify import prefix

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from fork.checkout.changed import Tree
+from fork.digest import digest
 from fork.engine.base import Base, Probe
 from fork.engine.callers import Libraries
-from fork.engine.digest import digest
 from fork.engine.search import Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError

@@ -12,9 +12,9 @@ import pytest
 from fork.cli import main
 from fork.engine import base as bases
 from fork.engine.fork import environment
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
 from fork.tests.tiny import UPSTREAM
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 
 pytestmark = [pytest.mark.xdist_group("replace"), pytest.mark.long]
 

@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from fork.checkout.changed import Tree
+from fork.checkout.operators import operators
 from fork.cli import main
 from fork.engine import base as bases
 from fork.engine import generators
 from fork.engine.base import Base
 from fork.engine.kernels import SHIM, Kernels, kernels_of
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS, Series
+from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
+from fork.upstream import NATIVE_FUNCTIONS
 
 LIST = """\
 - func: plain(Tensor a) -> Tensor
@@ -190,7 +192,7 @@ def test_a_branch_with_other_kernels_is_a_stack(
         git(tree, "commit", "--quiet", "--all", f"--message={title}")
     series = stack(tree, tmp_path / "root")
     assert series.replaces(NATIVE_FUNCTIONS)
-    assert [series.operators(commit) for commit in series.commits] == [["twice"], ["half", "twice"]]
+    assert [operators(series, commit) for commit in series.commits] == [["twice"], ["half", "twice"]]
     assert main(["import", str(tree), str(tmp_path / "out")]) == 1
     assert "changes or removes `CPU, CUDA: half_cpu`, compiled into" in capsys.readouterr().err
     for before, after in (("half(Tensor a)", "half(Tensor a, int n)"), ("structured: True", "device_guard: False")):

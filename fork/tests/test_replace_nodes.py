@@ -20,9 +20,9 @@ from fork.engine.replace import nodes_of
 from fork.engine.search import Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
-from fork.series import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
 CHECKED = "torch/csrc/autograd/Checked.cpp"

@@ -20,8 +20,8 @@ from typing import Any
 from fork import process
 from fork.checkout.git import Checkout
 from fork.clock import Clock
+from fork.digest import digest
 from fork.engine import toolchain
-from fork.engine.digest import digest
 from fork.errors import ForkError
 from fork.lock import alone
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import yaml
 
+from fork.checkout.operators import operators
 from fork.errors import ForkError
 from fork.places import BROUGHT, OWN
-from fork.series import NATIVE_FUNCTIONS, Commit, Series
+from fork.series import Commit, Series
+from fork.upstream import NATIVE_FUNCTIONS
 
 MAP = BROUGHT / "guide/map.yaml"
 GUIDE = BROUGHT / "guide/adding_an_operator.md"
@@ -80,7 +82,7 @@ def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
 
 def report(series: Series, commit: Commit) -> Iterator[str]:
     """What `fork check` prints: for each operator the rows it has, those it lacks, and those that are its choice."""
-    for operator in series.operators(commit):
+    for operator in operators(series, commit):
         yield f"the map of {operator} in {commit.name} ({GUIDE if OWN is None else GUIDE.relative_to(OWN)} says more)"
         for entry in entries(series, commit, operator):
             name = entry.row.row.replace("`", "")

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import yaml
 
+from fork.digest import digest
 from fork.engine import tree
 from fork.engine.base import Base
-from fork.engine.digest import digest
-from fork.series import NATIVE_FUNCTIONS, Series
+from fork.series import Series
+from fork.upstream import NATIVE_FUNCTIONS
 
 # Settings by which the same program computes in another way.
 SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_")

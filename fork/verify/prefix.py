@@ -13,15 +13,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fork import process
+from fork.checkout.operators import operators
+from fork.digest import digest
 from fork.engine import base as bases
 from fork.engine import tree
 from fork.engine.base import Base
-from fork.engine.digest import digest
 from fork.engine.fork import Fork, environment, python_folder
 from fork.engine.pipeline import build
 from fork.lock import alone
 from fork.places import BROUGHT
-from fork.series import NATIVE_FUNCTIONS, Commit, Series
+from fork.series import Commit, Series
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import passed as passing
 from fork.verify.passed import Passed
 
@@ -135,7 +137,7 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
             called = built if passing.calls(series, state, text) else b""
             reads = digest(machine, repr(words[1:]).encode(), text.encode(), beside, called)
             yield Test(f"the program in {path}" if path.endswith(".md") else path, words, here, reads)
-    for name in series.operators(commit) if series.operator_tests and site and NATIVE_FUNCTIONS in state else []:
+    for name in operators(series, commit) if series.operator_tests and site and NATIVE_FUNCTIONS in state else []:
         command = f"{series.operator_tests} -k {name}"
         folder = tests_folder(series)
         files = [file for pattern in (str(series.operator_tests), *SUITES) for file in folder.glob(pattern)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 
-from fork.engine.digest import digest
+from fork.digest import digest
 from fork.errors import ForkError
 from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.anchors import Anchor, Place

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import yaml
 
 from fork.errors import ForkError
-from fork.series import NATIVE_FUNCTIONS
+from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
 from fork.weave.anchors import Anchor, Place
 from fork.weave.difference import hunks

@@ -1,0 +1,47 @@
+"""The order of the tool's rooms: a module imports from its own room and from those below, and never in a circle."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from fork.places import PACKAGE
+
+# From the ground up. A module outside of every room is a room of its own; those that are not named lie at the bottom.
+ROOMS = ("weave", "series", "checkout", "engine", "verify", "new", "page", "commands", "cli", "__main__")
+
+
+def modules() -> dict[str, Path]:
+    """By their names, those that run in the tool's own process."""
+    files = [file for file in PACKAGE.rglob("*.py") if not {"tests", "glue", "share"} & {*file.parts}]
+    return {
+        ".".join(("fork", *f.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): f for f in files
+    }
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Whatever a module may import, in functions too."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def height(module: str) -> int:
+    room = module.split(".")[1]
+    return ROOMS.index(room) if room in ROOMS else -1
+
+
+def test_no_circle_and_no_arrow_up() -> None:
+    known = modules()
+    graph = {name: {*imports(file)} & known.keys() - {name, "fork"} for name, file in known.items() if name != "fork"}
+    up = [
+        f"{name} imports {other}" for name, others in graph.items() for other in others if height(other) > height(name)
+    ]
+    assert len(graph) > 80 and not up
+    # A package's own file imports its modules, which do not import it.
+    graphlib.TopologicalSorter(graph).prepare()
