@@ -6,7 +6,6 @@ import math
 import os
 import tempfile
 import unittest
-import warnings
 from collections import Counter
 from contextlib import nullcontext
 
@@ -40,8 +39,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 
 aten = torch.ops.aten
-# False where attn is composed of other operators, on which many of these tests run too.
-EXPLICIT = hasattr(aten, "_attn_backward")
 CPU_KERNELS = torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", "CPU")
 
 PRECISE = [torch.float64, torch.complex128]
@@ -55,6 +52,7 @@ LAYOUTS = {}, {"m": 3, "leading": (2, 1)}
 in_precise_dtypes = parametrize("dtype", PRECISE)
 in_all_dtypes = parametrize("dtype", ALL)
 of_all_sizes = parametrize("sizes", SIZES, name_fn=lambda x: "N{}_D{}_E{}".format(*x))
+in_all_layouts = parametrize("layout", LAYOUTS, lambda x: "batch" if x else "matrix")
 
 
 def composition(q, k, v):
@@ -167,9 +165,12 @@ class TestGradients(AttnTestCase):
     @of_all_sizes
     def test_every_subset_of_inputs_and_gradients(self, sizes, dtype):
         """Values, and which gradients there are at all."""
-        values = make_inputs(*sizes, dtype=dtype)
-        given = make_outputs(sizes[0], sizes[2], dtype=dtype)
-        for wanted, defined in itertools.product(subsets(3), subsets(2)):
+        n, _, e = sizes
+        for layout, wanted, defined in itertools.product(
+            LAYOUTS, subsets(3), subsets(2)
+        ):
+            values = make_inputs(*sizes, dtype=dtype, **layout)
+            given = make_outputs(n, e, dtype=dtype, **layout)
 
             def run(function):
                 inputs = leaves(values, wanted)
@@ -192,10 +193,10 @@ class TestGradients(AttnTestCase):
         self.assertEqual([x.grad for x in inputs], [None] * 3)
 
     @in_all_dtypes
-    def test_every_mask_of_the_backward_operator(self, dtype):
+    @in_all_layouts
+    def test_every_mask_of_the_backward_operator(self, layout, dtype):
         """What the mask or an undefined gradient leaves out is None; operands that are not needed may be missing."""
-        q, k, v = make_inputs(5, 9, 8, dtype=dtype)
-        given = make_outputs(5, 8, dtype=dtype)
+        *given, q, k, v, _ = make_all(5, 9, 8, dtype, **layout)
         plain, exact = composition(q, k, v), composition(*precise((q, k, v)))
         self.assert_as_good(generic(aten.attn)(q, k, v), plain, exact)
         attn = plain[1]
@@ -476,10 +477,6 @@ def forward_over_reverse(function, inputs, around):
         return [fwAD.unpack_dual(x).tangent.detach() for x in grads]
 
 
-def attn_of_a_batch(*inputs):
-    return [x.squeeze(0) for x in vmap(torch.attn)(*[x.unsqueeze(0) for x in inputs])]
-
-
 PLAIN = torch.clone, torch.detach
 
 
@@ -669,16 +666,14 @@ class TestContexts(TestCase):
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
     @parametrize("context", CONTEXTS, name_fn=str)
     def test_derivatives_are_those_outside(self, device, context, order, dtype):
-        for sizes in FUSED, MIXED, WIDE:
-            values = [x.to(device) for x in make_inputs(*sizes, dtype=dtype)]
-            values = [x / max(sizes) ** 0.5 for x in values]  # or float16 overflows
-            for function in torch.attn, attn_of_a_batch:
-                if context == "TwoTensor" and order is forward_over_reverse:
-                    continue  # TwoTensor has no tangents
-                if context not in MODES and function is attn_of_a_batch:
-                    continue  # it has the derivatives of PyTorch's own operators
-                result = derivative(order, function, values, **CONTEXTS[context])
-                self.assert_same(result, derivative(order, function, values))
+        if context == "TwoTensor" and order is forward_over_reverse:
+            self.skipTest("TwoTensor has no tangents")
+        for sizes, layout in itertools.product((FUSED, MIXED, WIDE), LAYOUTS):
+            values = make_inputs(*sizes, dtype=dtype, **layout)
+            # or float16 overflows
+            values = [x.to(device) / max(sizes) ** 0.5 for x in values]
+            result = derivative(order, torch.attn, values, **CONTEXTS[context])
+            self.assert_same(result, derivative(order, torch.attn, values))
 
     @dtypes(*ALL)
     def test_lazy_views_below_the_python_key(self, device, dtype):
@@ -695,16 +690,19 @@ class TestContexts(TestCase):
             grads = aten._attn_backward(*tensors, [True] * 3)
             return *torch.attn(*tensors[2:5]), *grads
 
-        for sizes, lazy in itertools.product((WIDE, FUSED), lazy_views):
-            tensors = [x.to(device) for x in make_all(*sizes, dtype=dtype)]
+        for sizes, layout, lazy in itertools.product(
+            (WIDE, FUSED), LAYOUTS, lazy_views
+        ):
+            tensors = [x.to(device) for x in make_all(*sizes, dtype=dtype, **layout)]
             views = [lazy(x) for x in tensors]
             with torch._C._ExcludeDispatchKeyGuard(keys):
                 result = run(views)
             self.assertEqual(result, run(tensors))
 
     @dtypes(torch.float32, torch.float64)
-    def test_fake_gradients_under_autocast(self, device, dtype):
-        tensors = [x.to(device) for x in make_all(dtype=dtype)]
+    @in_all_layouts
+    def test_fake_gradients_under_autocast(self, device, layout, dtype):
+        tensors = [x.to(device) for x in make_all(dtype=dtype, **layout)]
         autocast = torch.autocast(torch.device(device).type, torch.bfloat16)
         with autocast, FakeTensorMode() as mode:
             fakes = map(mode.from_tensor, tensors)
@@ -712,9 +710,10 @@ class TestContexts(TestCase):
         self.assertEqual([x.dtype for x in fakes], [dtype] * 3)
 
     @dtypes(torch.float32)
-    def test_tangents_of_the_backward_under_autocast(self, device, dtype):
+    @in_all_layouts
+    def test_tangents_of_the_backward_under_autocast(self, device, layout, dtype):
         """Called by itself, outside of what excludes autocast around the gradients of attn."""
-        tensors = [x.to(device) for x in make_all(dtype=dtype)]
+        tensors = [x.to(device) for x in make_all(dtype=dtype, **layout)]
 
         def tangents():
             with fwAD.dual_level():
@@ -767,31 +766,6 @@ class TestTransforms(AttnTestCase):
         self.addCleanup(enable, torch._C._functorch._is_vmap_fallback_enabled())
         enable(False)
 
-    def check_vmap(self, function, expected, dtype, **sizes):
-        """vmap of `function`, over every choice of in_dims of q, k and v, against `expected` in a loop."""
-        for in_dims in itertools.product((None, 0, 1, 2), repeat=3):
-            if set(in_dims) == {None}:
-                continue
-            samples = zip(*(make_inputs(dtype=dtype, **sizes) for _ in range(3)))
-            inputs = [
-                x[0] if dim is None else torch.stack(x, dim)
-                for x, dim in zip(samples, in_dims)
-            ]
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                result = vmap(function, in_dims)(*inputs)
-            singles = [
-                itertools.repeat(x) if dim is None else x.unbind(dim)
-                for x, dim in zip(inputs, in_dims)
-            ]
-            each = zip(*map(expected, *singles))
-            self.assertEqual(result, [*map(torch.stack, each)], msg=f"{in_dims}")
-
-    @in_precise_dtypes
-    @parametrize("leading", [(), (2,)])
-    def test_vmap_over_every_choice_of_in_dims(self, dtype, leading):
-        self.check_vmap(torch.attn, composition, dtype, m=5, leading=leading)
-
     def test_vmap_calls_the_operator_itself(self):
         """Once forward and once backward, at any nesting: else no kernel would run."""
         called = []
@@ -826,26 +800,42 @@ class TestTransforms(AttnTestCase):
 
     @in_precise_dtypes
     def test_vmap_of_the_backward_operator(self, dtype):
-        """In pairs of in_dims, or all six tensors would make 4096 cases."""
-        for mask, defined in itertools.product(subsets(3), subsets(2)):
+        """Against a loop, by in_dims of q, k and v: those of all six tensors would be 4096."""
+        choices = itertools.product(
+            subsets(3), subsets(2), itertools.product((None, 0, 1, 2), repeat=3)
+        )
+        for mask, defined, in_dims in choices:
+            wanted = any(mask[:2]) or (mask[2] and defined[0])
+            if not any(defined) or not wanted or set(in_dims) == {None}:
+                continue
 
-            def backward(function):
-                def run(q, k, given):
-                    v, attn = torch.ones_like(given), torch.tanh(q @ k.mT)
-                    grads = keep((given, q @ q.mT), defined)
+            def run(function):
+                def gradients(q, k, v):
+                    output, attn = composition(q, k, v)
+                    grads = keep((output, attn), defined)
                     return present(function(*grads, q, k, v, attn, mask))
 
-                return run
+                return gradients
 
-            if any(defined) and (any(mask[:2]) or (mask[2] and defined[0])):
-                functions = map(backward, (aten._attn_backward, composition_backward))
-                self.check_vmap(*functions, dtype)
+            batches = make_inputs(dtype=dtype, m=5, leading=(3, 2))
+            inputs = [
+                x[0] if dim is None else x.movedim(0, dim)
+                for x, dim in zip(batches, in_dims)
+            ]
+            result = vmap(run(aten._attn_backward), in_dims)(*inputs)
+            singles = [
+                [x] * 3 if dim is None else x.unbind(dim)
+                for x, dim in zip(inputs, in_dims)
+            ]
+            each = zip(*map(run(composition_backward), *singles))
+            self.assertEqual(result, [*map(torch.stack, each)], msg=f"{in_dims}")
 
 
 class TestAutocast(TestCase):
     @parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_forward_and_backward_in_lower_precision(self, dtype):
-        inputs = leaves(make_inputs(8, 4, 4, dtype=torch.float32))
+    @in_all_layouts
+    def test_forward_and_backward_in_lower_precision(self, layout, dtype):
+        inputs = leaves(make_inputs(8, 4, 4, dtype=torch.float32, **layout))
         with torch.autocast("cpu", dtype):
             outputs = torch.attn(*inputs)
         expected = torch.attn(*[x.to(dtype) for x in inputs])
@@ -864,7 +854,7 @@ class TestAutocast(TestCase):
             return run
 
         for in_dims in itertools.product((0, None), repeat=3):
-            batch = [make((3, 4, n))[0] for n in (2, 2, 3)]
+            batch = make((3, 2, 5, 2), (3, 2, 4, 2), (3, 2, 4, 3))
             batch = [x if dim == 0 else x[0] for x, dim in zip(batch, in_dims)]
 
             def single_calls(*inputs):
@@ -893,7 +883,7 @@ class TestAutocast(TestCase):
 
     def test_nested_transforms_under_one_autocast(self):
         """Its cache keeps no tensor of a transform that has ended: each result is what it is alone."""
-        q, k, v = make((2, 4, 2), (4, 2), (4, 3), dtype=torch.float32)
+        q, k, v = make((2, 5, 2), (4, 2), (4, 3), dtype=torch.float32)
         k.requires_grad_()
 
         def value(x):
@@ -929,36 +919,22 @@ class TestTracing(DynamoTestCase):
         with FakeTensorMode(shape_env=shapes):
             q, k, v = torch.empty(b, m, d), torch.empty(c, n, d), torch.empty(b, o, e)
             output, attn = torch.attn(q, k, v)
-            if EXPLICIT:
-                aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
+            aten._attn_backward(output, attn, q, k, v, attn, [True] * 3)
         checks = itertools.chain(*shapes.deferred_runtime_asserts.values())
         compared = [{*map(str, check.expr.args)} for check in checks]
         for pair in (b, c), (n, o):
             self.assertIn({*map(str, pair)}, compared)
-
-    @in_all_dtypes
-    def test_compiled_gradients_are_the_eager_ones(self, dtype):
-        """Bit for bit: the same operators, forward and backward."""
-
-        def step(function, inputs):
-            outputs = function(*inputs)
-            return *outputs, *torch.autograd.grad(loss(outputs), inputs)
-
-        compiled = torch.compile(torch.attn, backend="aot_eager", fullgraph=True)
-        for sizes in FUSED, (37, 16, 24):
-            inputs = leaves(make_inputs(*sizes, dtype=dtype))
-            expected = step(torch.attn, inputs)
-            self.assertEqual(step(compiled, inputs), expected, rtol=0, atol=0)
 
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     # Its key does not say which devices have kernels.
     @torch._functorch.config.patch(enable_autograd_cache=False)
     def test_inductor_keeps_it_whole_where_kernels_are(self):
         self.require_cpu_inductor()
-        inputs = leaves(make_inputs(33, 8, 5))
+        values = (make_inputs(33, 8, 5, **layout) for layout in LAYOUTS)
+        inputs = leaves(itertools.chain(*values))
 
         def function(*inputs):
-            return loss(torch.attn(*inputs))
+            return loss(torch.attn(*inputs[:3])) + loss(torch.attn(*inputs[3:]))
 
         def step(function):
             value = function(*inputs)
@@ -968,28 +944,35 @@ class TestTracing(DynamoTestCase):
         self.assertEqual(result, step(function))
         for operator in "attn", "_attn_backward":
             call = f"torch.ops.aten.{operator}.default("
-            self.assertEqual("".join(code).count(call), int(CPU_KERNELS))
+            expected = len(LAYOUTS) if CPU_KERNELS else 0
+            self.assertEqual("".join(code).count(call), expected)
 
-    def test_compiled_autograd(self):
-        inputs = leaves(make_inputs())
+    @in_all_layouts
+    def test_compiled_autograd(self, layout):
+        inputs = leaves(make_inputs(**layout))
         expected = gradients(torch.attn, inputs)
         compiler = torch.compile(backend="aot_eager", fullgraph=True)
         with compiled_autograd._enable(compiler):
             loss(torch.attn(*inputs)).backward()
         self.assertEqual([x.grad for x in inputs], expected, rtol=0, atol=0)
 
-    def test_export(self):
-        """For every N. With export's own table all that is left are core operators."""
+    @in_all_layouts
+    def test_export(self, layout):
+        """For every batch, M and N. With export's own table all that is left are core operators."""
 
         class Model(torch.nn.Module):
             def forward(self, q, k, v):
                 return torch.attn(q, k, v)
 
-        sizes = ({0: torch.export.Dim("n")},) * 3
-        inputs = tuple(make_inputs())
-        program = torch.export.export(Model(), inputs, dynamic_shapes=sizes)
+        batch = {0: torch.export.Dim("batch")} if layout else {}
+        rows = len(layout.get("leading", ()))
+        sizes = [batch | {rows: torch.export.Dim(size)} for size in "mn"]
+        inputs = tuple(make_inputs(**({"m": 5} | layout)))
+        program = torch.export.export(
+            Model(), inputs, dynamic_shapes=(*sizes, sizes[1])
+        )
         self.assertIn("aten.attn.default", str(program.graph))
-        inputs = make_inputs(9)
+        inputs = make_inputs(9, m=7, leading=(4, 1) if layout else ())
         self.assertEqual(program.module()(*inputs), torch.attn(*inputs))
         program = program.run_decompositions()
         called = {x.target for x in program.graph.nodes if x.op == "call_function"}
@@ -999,7 +982,7 @@ class TestTracing(DynamoTestCase):
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
         """In one graph, by Python and as a package: C++ has no place for a result that is missing."""
         self.require_cpu_inductor()
-        inputs = tuple(make_inputs(9, 4, 3, dtype=torch.float32))
+        inputs = tuple(make_inputs(9, 4, 3, torch.float32, m=7, leading=(2,)))
 
         def every_gradient(*inputs):
             results = [*torch.attn(*inputs)]
@@ -1036,12 +1019,13 @@ class TestTracing(DynamoTestCase):
         from torch._lazy import ts_backend
 
         ts_backend.init()
-        values = make_inputs()
-        inputs = [x.to("lazy").requires_grad_() for x in values]
-        results = *torch.attn(*inputs), *gradients(torch.attn, inputs)
-        plain = leaves(values)
-        expected = *torch.attn(*plain), *gradients(torch.attn, plain)
-        self.assertEqual([x.cpu() for x in results], [*expected])
+        for layout in LAYOUTS:
+            values = make_inputs(**layout)
+            inputs = [x.to("lazy").requires_grad_() for x in values]
+            results = *torch.attn(*inputs), *gradients(torch.attn, inputs)
+            plain = leaves(values)
+            expected = *torch.attn(*plain), *gradients(torch.attn, plain)
+            self.assertEqual([x.cpu() for x in results], [*expected])
 
 
 def peak_memory(function):
