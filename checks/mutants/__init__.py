@@ -25,6 +25,8 @@ class Mutant:
     old: str
     new: str
     test: str
+    at_import: bool = False
+    """Whether the expression is evaluated when its Python module is imported, so that the switch needs that again."""
 
     @property
     def switch(self) -> str:
@@ -51,7 +53,7 @@ def table() -> list[Mutant]:
     """The mutants of table.yaml."""
     loaded = yaml.safe_load(TABLE.read_text())
     return [
-        Mutant(e["mutant"], file, e.get("where", e["old"]), e["old"], e["new"], e["test"])
+        Mutant(e["mutant"], file, e.get("where", e["old"]), e["old"], e["new"], e["test"], e.get("at_import", False))
         for file, entries in loaded.items()
         for e in entries
     ]

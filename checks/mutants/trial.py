@@ -53,6 +53,8 @@ def start(test: str, mutant: Mutant | None) -> int:
         return child
     if mutant:
         os.environ[mutant.switch] = "1"
+        if mutant.at_import:
+            importlib.reload(importlib.import_module(mutant.file.removesuffix(".py").replace("/", ".")))
     torch.set_num_threads(2)
     signal.alarm(LIMIT)
     status = NOT_RUN
