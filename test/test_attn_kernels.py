@@ -149,9 +149,11 @@ def composition(q, k, v, grad_output=None, grad_attn=None):
 
 
 def kernels(q, k, v, grad_output=None, grad_attn=None, mask=(True, True, True)):
-    """The same by the operator and its backward."""
+    """The same by the operator and its backward, which gets the operands that it needs."""
     output, attn = torch.attn(q, k, v)
-    return output, attn, *backward(grad_output, grad_attn, q, k, v, attn, mask)
+    needed = mask[1], mask[0], any(mask[:2]) and grad_output is not None
+    operands = [x if need else None for x, need in zip((q, k, v), needed)]
+    return output, attn, *backward(grad_output, grad_attn, *operands, attn, mask)
 
 
 def backward(grad_output, grad_attn, q, k, v, attn, mask=(True, True, True)):
@@ -359,11 +361,12 @@ class TestAttnKernels(TestCase):
         lead, m, n, d, e = BATCHES[case]
         inputs = make_inputs(n, d, e, dtype, device, m=m, lead=lead)
         # strides of its own, and a gradient of one matrix for all
-        inputs[4] = mT(mT(inputs[4]).contiguous())[:1].expand_as(inputs[4])
+        inputs[4] = mT(mT(inputs[4]).contiguous())
+        expanded = inputs[4][:1].expand_as(inputs[4])
         for count in (1, 2, 3, 16):
             torch.set_num_threads(count)
             self.assert_rule([inputs])
-            self.assert_rule([[*inputs[:3], None, inputs[4]]])
+            self.assert_rule([[*inputs[:3], None, expanded]])
             self.assert_rule([[*inputs[:4], None]])
 
     @dtypes(*DTYPES)

@@ -46,7 +46,7 @@ inline bool attn_is_fused(
     return false;
   }
   // Where there are few rows, ATen's batched products are as fast.
-  const double wide = backward ? 2 * rows : std::min(8 * rows, 2 * rows + 96);
+  const double wide = 2 * rows + (backward ? 0 : 96);
   if (!half && (rows < (backward ? 32 : 16) || columns > wide)) {
     return false;
   }
