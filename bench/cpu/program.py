@@ -20,7 +20,8 @@ def ask(program: str, header: str, questions: Sequence[Sequence[object]]) -> lis
     """The words of the line that `program`, which includes a header of the CPU kernels, prints for each question."""
     lines = "\n".join(" ".join(map(str, question)) for question in questions)
     built = _built(program, (CPU / header).read_text())
-    said = process.run(["/bin/sh", "-c", f"echo '{lines}' | {built}"], f"the program of {header} does not run")
+    command = f"echo '{lines}' | timeout 100 {built}"
+    said = process.run(["/bin/sh", "-c", command], f"the program of {header} does not run")
     return [line.split() for line in said.splitlines()]
 
 
