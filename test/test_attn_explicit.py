@@ -666,8 +666,6 @@ class TestContexts(TestCase):
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
     @parametrize("context", CONTEXTS, name_fn=str)
     def test_derivatives_are_those_outside(self, device, context, order, dtype):
-        if context == "TwoTensor" and order is forward_over_reverse:
-            self.skipTest("TwoTensor has no tangents")
         for sizes, layout in itertools.product((FUSED, MIXED, WIDE), LAYOUTS):
             values = make_inputs(*sizes, dtype=dtype, **layout)
             # or float16 overflows
