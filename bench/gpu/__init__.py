@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-PRODUCTS = {"aten::mm", "aten::matmul"}
+PRODUCTS = {"aten::mm", "aten::bmm", "aten::matmul"}
 
 
 def runs_kernels(function: Callable[[], object]) -> bool:

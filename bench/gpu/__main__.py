@@ -2,8 +2,8 @@
 
 Of each case it prints two times, medians over rounds in turns: on the device, by replays of a CUDA graph, and of calls
 in a row from Python, where launches count too. FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). The roofline is the
-larger of the FLOP at the dtype's rate and one pass over attn at the memory's rate, both from the device's data sheet.
-With TORCH_ATTN_KERNELS=1 the kernels also run where the rule composes.
+larger of the FLOP at the rate of 16 bits and one pass over attn at the memory's rate, both from the device's data
+sheet. With TORCH_ATTN_KERNELS=1 the kernels also run where the rule composes. A size is N, or BxN for B matrices.
 """
 
 from __future__ import annotations
@@ -11,34 +11,36 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import math
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.cpu.record import commit
 from bench.gpu import peak_memory, runs_kernels
-from bench.gpu.report import document
+from bench.gpu.report import Result, document, size_of
 from bench.reference import Attn, composition, flop, require_attn
 from fork.arguments import Parser, duration, status
 
 # Dense TFLOP/s in 16 bits and TB/s of NVIDIA's data sheets.
 RATES = {"H200": (989.0, 4.8), "H100": (989.0, 3.35), "A100": (312.0, 2.0)}
 KINDS = ("forward", "backward", "both")
+DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64")
+SIZES = [*map(str, (256, 512, 1000, 1024, 2048, 3000, 4096, 6000, 8192, 16384, 32768)), "96x128", "8x512", "4x1024"]
 Call = Callable[[], object]
 
 
-def calls(function: Attn, dtype: torch.dtype, n: int, d: int) -> dict[str, Call]:
+def calls(function: Attn, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Call]:
     """Forward, backward from output's gradient, and both as a training step; each has run once."""
     torch.manual_seed(0)
-    scale = d**-0.25
-    leaves = [(torch.randn(n, d, device="cuda") * s).to(dtype).requires_grad_() for s in (scale, scale, 1.0)]
-    grad = torch.randn(n, d, device="cuda").to(dtype)
+    scale = shape[-1] ** -0.25
+    leaves = [(torch.randn(shape, device="cuda") * s).to(dtype).requires_grad_() for s in (scale, scale, 1.0)]
+    grad = torch.randn(shape, device="cuda").to(dtype)
     output = function(*leaves)[0]
 
     def forward() -> tuple[Tensor, Tensor]:
@@ -86,24 +88,31 @@ def medians(functions: dict[str, Call], budget: float) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
-def measure(contenders: dict[str, Attn], dtype: torch.dtype, n: int, d: int, budget: float) -> list[dict[str, Any]]:
-    """The results of one size, without contenders that raise."""
+def shape_of(size: str, d: int) -> tuple[int, ...]:
+    return (*map(int, size.split("x")), d)
+
+
+def measure(contenders: dict[str, Attn], dtype: torch.dtype, shape: tuple[int, ...], budget: float) -> list[Result]:
+    """The results of one shape of q, k and v, without contenders that raise."""
+    *lead, n, d = shape
+    batch = math.prod(lead)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         able: dict[str, dict[str, Call]] = {}
         for name, function in contenders.items():
             try:
-                able[name] = calls(function, dtype, n, d)
+                able[name] = calls(function, dtype, shape)
             except Exception as error:
                 if name in ("torch.attn", "composition"):
                     raise
-                print(f"{dtype} N={n} D={d}: {name} left out: {type(error).__name__}: {str(error).splitlines()[0]}")
+                print(f"{dtype} {shape}: {name} left out: {type(error).__name__}: {str(error).splitlines()[0]}")
         results = []
         for kind in KINDS:
             mine = {name: found[kind] for name, found in able.items()}
-            result: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "kind": kind}
+            result: Result = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "kind": kind}
+            result |= {"batch": batch} if lead else {}
             result["kernels"] = runs_kernels(mine["torch.attn"])
-            result["memory"] = {x: peak_memory(f) / (n * n * dtype.itemsize) for x, f in mine.items()}
+            result["memory"] = {x: peak_memory(f) / (batch * n * n * dtype.itemsize) for x, f in mine.items()}
             torch.cuda.synchronize()
             replays = {} if kind == "both" else {x: on_device(f, stream) for x, f in mine.items()}
             result["device"] = medians(replays, budget) if replays else {}
@@ -114,19 +123,19 @@ def measure(contenders: dict[str, Attn], dtype: torch.dtype, n: int, d: int, bud
     return results
 
 
-def roofline(result: dict[str, Any]) -> float | None:
+def roofline(result: Result) -> float | None:
     """The share of the device's bound that a time on the device reaches."""
     rates = next((found for name, found in RATES.items() if name in torch.cuda.get_device_name()), None)
     if rates is None or not result["device"]:
         return None
-    n, d = result["n"], result["d"]
-    seconds = max(flop(result["kind"], n, d, d) / rates[0] / 1e12, n * n * 2 / rates[1] / 1e12)
-    return seconds * 1e6 / result["device"]["torch.attn"]
+    n, d, size = result["n"], result["d"], getattr(torch, result["dtype"]).itemsize
+    seconds = max(flop(result["kind"], n, d, d) / rates[0], n * n * size / rates[1]) / 1e12
+    return seconds * result.get("batch", 1) * 1e6 / result["device"]["torch.attn"]
 
 
-def line(result: dict[str, Any]) -> str:
+def line(result: Result) -> str:
     """One result: times, and speed-ups of torch.attn over the others."""
-    text = f"{result['dtype']:8} {result['n']:6} {result['d']:4} {result['kind']:8}"
+    text = f"{result['dtype']:8} {size_of(result):>7} {result['d']:4} {result['kind']:8}"
     for where in ("device", "calls"):
         times = result[where]
         if times:
@@ -141,8 +150,8 @@ def line(result: dict[str, Any]) -> str:
 def main() -> None:
     parser = Parser(prog="python -m bench.gpu", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--budget", type=duration, default=0.1, help="seconds per measurement")
-    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float16"], choices=["bfloat16", "float16"])
-    parser.add_argument("--n", nargs="+", type=int, default=[256, 1024, 2048, 4096, 6144, 8192, 16384, 32768])
+    parser.add_argument("--dtype", nargs="+", default=DTYPES[:2], choices=DTYPES)
+    parser.add_argument("--n", nargs="+", default=SIZES, help="N, or BxN for a batch of B")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--also", metavar="MODULE:FUNCTION", help="a function of q, k, v to time, such as a prototype")
     parser.add_argument("--no-compile", action="store_true", help="leaves torch.compile out, which takes longest")
@@ -151,7 +160,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
-    record: dict[str, Any] = {"device": torch.cuda.get_device_name(), "remark": "", "results": []}
+    record: Result = {"device": torch.cuda.get_device_name(), "remark": "", "results": []}
     print(f"{record['device']}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     options.out.mkdir(parents=True, exist_ok=True)
     for dtype in options.dtype:
@@ -161,10 +170,10 @@ def main() -> None:
                 if options.also:
                     module, _, name = options.also.partition(":")
                     contenders[name] = getattr(importlib.import_module(module), name)
-                if not options.no_compile and n in (4096, 16384):
+                if not options.no_compile and dtype == "bfloat16" and n in ("4096", "16384"):
                     torch._dynamo.reset()  # After eight sizes it would run eagerly.
                     contenders["compiled"] = torch.compile(composition, dynamic=False, fullgraph=True)
-                for result in measure(contenders, getattr(torch, dtype), n, d, options.budget):
+                for result in measure(contenders, getattr(torch, dtype), shape_of(n, d), options.budget):
                     print(line(result), flush=True)
                     record["results"].append(result)
                 # Written after each size, because a run may be stopped before its end.

@@ -45,6 +45,11 @@ def speedup(result: Result, other: str = "torch.attn") -> float | None:
     return times["composition"] / times[other] if other in times else None
 
 
+def size_of(result: Result) -> str:
+    """N, or BxN of a batch."""
+    return f"{result['batch']}x{result['n']}" if "batch" in result else str(result["n"])
+
+
 def row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |\n"
 
@@ -84,7 +89,7 @@ def document(record: dict[str, Any]) -> str:
             by = {True: "kernels", False: "composed", None: ""}[r.get("kernels")]
             prototype = factor(speedup(r, "Triton prototype"))
             ratios = [factor(speedup(r)), factor(r["calls_speedup"]), prototype]
-            text += row([str(r["n"]), str(r["d"]), r["kind"], by, *both, *ratios])
+            text += row([size_of(r), str(r["d"]), r["kind"], by, *both, *ratios])
     if record.get("composed"):
         text += (
             "\n## The backward composed in place\n\nOn the device, over composition, which takes two N x N tensors.\n\n"
@@ -107,7 +112,7 @@ def rule(record: dict[str, Any]) -> str:
         text += f"// {n:6}"
         for d in (64, 128):
             for kind in KINDS:
-                found = [r for r in record["results"] if (r["n"], r["d"], r["kind"]) == (n, d, kind)]
+                found = [r for r in record["results"] if (size_of(r), r["d"], r["kind"]) == (str(n), d, kind)]
                 device = min(value for r in found if (value := speedup(r)) is not None)
                 text += f"   {device:.2f} / {min(r['calls_speedup'] for r in found):.2f}"
         text += "\n"

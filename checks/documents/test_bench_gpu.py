@@ -43,7 +43,7 @@ def test_programs_know_the_options_that_the_script_gives_them() -> None:
     """Without a GPU each says only that there is none."""
     text = (ROOT / "bench/gpu.sh").read_text()
     commands = re.findall(r"python -m (bench\.gpu[\w.]*(?: --\w+(?: \S+)?)*)", text)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         words = [sys.executable, "-m", *re.sub("[\"';]", " ", command).split()]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
