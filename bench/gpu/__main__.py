@@ -160,7 +160,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
-    record: Result = {"device": torch.cuda.get_device_name(), "remark": "", "results": []}
+    record: Result = {"device": torch.cuda.get_device_name(), "results": []}
     print(f"{record['device']}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     options.out.mkdir(parents=True, exist_ok=True)
     for dtype in options.dtype:

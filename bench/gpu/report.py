@@ -23,11 +23,8 @@ HEADING = "bfloat16, speed-up"
 HOW = (
     "`device` is the speed-up on the device, by replays of a CUDA graph, and `calls` that of calls in a row in Python: "
     "forward, backward, and both as a training step. Times are medians in microseconds, on the device or, of both, of "
-    "calls. Where it says composed, the operator leaves this size to cuBLAS now, and the kernels had these figures."
-)
-COMPOSED_CALLS = (
-    "Over composition: what fewer calls of the dispatcher gain. The steps from N = 1024 on are left out, because the "
-    "backward took eighths of the rows then."
+    "calls. Where it says composed, the rule leaves the size to cuBLAS, and the last column has the kernels' speed-ups "
+    "there, on the device and in calls, in a run with TORCH_ATTN_KERNELS=1."
 )
 
 Result = dict[str, Any]
@@ -39,10 +36,10 @@ def records() -> list[tuple[Path, dict[str, Any]]]:
     return [(folder, record) for folder, record in found if "device" in record]
 
 
-def speedup(result: Result, other: str = "torch.attn") -> float | None:
+def speedup(result: Result) -> float | None:
     """Over composition, on the device."""
     times = result["device"]
-    return times["composition"] / times[other] if other in times else None
+    return times["composition"] / times["torch.attn"] if times else None
 
 
 def size_of(result: Result) -> str:
@@ -61,12 +58,12 @@ def factor(value: float | None) -> str:
 def short(record: dict[str, Any]) -> str:
     """Speed-ups in bfloat16 by N, on the device."""
     text = row([HEADING, *(f"N = {n}" for n in SHORT)]) + row(["---"] * (len(SHORT) + 1))
-    found = {(r["d"], r["kind"], r["n"]): r for r in record["results"] if r["dtype"] == "bfloat16"}
+    found = {(r["d"], r["kind"], size_of(r)): r for r in record["results"] if r["dtype"] == "bfloat16"}
     for d in (64, 128):
         for kind in KINDS:
             cells = []
             for n in SHORT:
-                result = found.get((d, kind, n))
+                result = found.get((d, kind, str(n)))
                 cells.append("" if not result else factor(speedup(result)) if result["kernels"] else "composed")
             text += row([f"{kind}, D = E = {d}", *cells])
     return text
@@ -75,46 +72,37 @@ def short(record: dict[str, Any]) -> str:
 def document(record: dict[str, Any]) -> str:
     """tables.md of one GPU."""
     states = sorted({f"torch {r['torch']}, commit {r['commit']}" for r in record["results"]})
-    origin = f"{'; '.join(states)}. {record['remark']}"
-    text = f"# {record['device']}\n\n{wrapped(origin)}\n{wrapped(HOW)}"
-    for dtype in sorted({r["dtype"] for r in record["results"]}):
-        text += f"\n## {dtype}\n\n"
-        names = ["N", "D = E", "kind", "by", "composition", "torch.attn", "device", "calls", "Triton prototype"]
-        text += row(names) + row(["---"] * len(names))
-        for r in record["results"]:
-            if r["dtype"] != dtype:
-                continue
+    text = f"# {record['device']}\n\n{'; '.join(states)}.\n\n{wrapped(HOW)}"
+    names = ["N", "D = E", "kind", "by", "composition", "torch.attn", "compiled", "device", "calls", "kernels there"]
+    for dtype in dict.fromkeys(r["dtype"] for r in record["results"]):
+        text += f"\n## {dtype}\n\n" + row(names) + row(["---"] * len(names))
+        for r in (r for r in record["results"] if r["dtype"] == dtype):
             times = r["device"] or r["calls"]
-            both = [f"{times[x]:g}" if x in times else "" for x in ("composition", "torch.attn")]
-            by = {True: "kernels", False: "composed", None: ""}[r.get("kernels")]
-            prototype = factor(speedup(r, "Triton prototype"))
-            ratios = [factor(speedup(r)), factor(r["calls_speedup"]), prototype]
-            text += row([size_of(r), str(r["d"]), r["kind"], by, *both, *ratios])
-    if record.get("composed"):
-        text += (
-            "\n## The backward composed in place\n\nOn the device, over composition, which takes two N x N tensors.\n\n"
-        )
-        text += row(["dtype", "N", "D = E", "composition, us", "speed-up"]) + row(["---"] * 5)
-        for r in record["composed"]:
-            text += row([r["dtype"], str(r["n"]), str(r["d"]), f"{r['composition']:g}", factor(r["speedup"])])
-    if record.get("composed_calls"):
-        text += "\n## Composed in one operator, in calls in a row\n\n" + wrapped(COMPOSED_CALLS) + "\n"
-        text += row(["dtype", "N", "D = E", "forward", "both"]) + row(["---"] * 5)
-        for r in record["composed_calls"]:
-            text += row([r["dtype"], str(r["n"]), str(r["d"]), factor(r["forward"]), factor(r["both"])])
+            shown = [f"{times[x]:.4g}" if x in times else "" for x in names[4:7]]
+            forced = r.get("fused", {})
+            there = " / ".join(factor(forced[x]) for x in ("device", "calls") if forced.get(x))
+            by = "kernels" if r["kernels"] else "composed"
+            cells = [size_of(r), str(r["d"]), r["kind"], by, *shown]
+            text += row([*cells, factor(speedup(r)), factor(r["calls_speedup"]), there])
     return text
+
+
+def kernels_speedups(result: Result) -> tuple[float, float]:
+    """On the device and in calls: by the rule, or where it composes, in the run with kernels everywhere."""
+    found = result.get("fused") or {"device": speedup(result), "calls": result["calls_speedup"]}
+    return found["device"], found["calls"]
 
 
 def rule(record: dict[str, Any]) -> str:
     """The figures beside the rule: on the device / in calls in a row, the lesser of both dtypes."""
-    text = RULE_HEAD
+    text, measured = RULE_HEAD, [r for r in record["results"] if r["dtype"] in ("bfloat16", "float16")]
     for n in RULE_SIZES:
         text += f"// {n:6}"
         for d in (64, 128):
             for kind in KINDS:
-                found = [r for r in record["results"] if (size_of(r), r["d"], r["kind"]) == (str(n), d, kind)]
-                device = min(value for r in found if (value := speedup(r)) is not None)
-                text += f"   {device:.2f} / {min(r['calls_speedup'] for r in found):.2f}"
+                found = [r for r in measured if case(r)[1:] == (str(n), str(d), kind)]
+                device, calls = map(min, zip(*map(kernels_speedups, found)))
+                text += f"   {device:.2f} / {calls:.2f}"
         text += "\n"
     return text
 
@@ -124,8 +112,28 @@ def with_rule(header: str, record: dict[str, Any]) -> str:
     return re.sub(re.escape(RULE_HEAD) + r"(//  .*\n)*", rule(record), header)
 
 
+def taken(folder: Path) -> None:
+    """Keeps what gpu.sh measured in a folder of the device, each composed size with the kernels' speed-ups there."""
+    record, forced = (json.loads((folder / name / "results.json").read_text()) for name in ("results", "everywhere"))
+    by_case = {case(r): r for r in forced["results"] if r["kernels"]}
+    for result in record["results"]:
+        if not result["kernels"] and (there := by_case.get(case(result))):
+            result["fused"] = {"device": speedup(there), "calls": there["calls_speedup"]}
+    place = FOLDERS / "-".join(re.findall(r"[a-z0-9]+", record["device"].lower())[:2])
+    place.mkdir(exist_ok=True)
+    (place / "results.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def case(result: Result) -> tuple[str, ...]:
+    return result["dtype"], size_of(result), str(result["d"]), result["kind"]
+
+
 def main() -> None:
-    Parser(prog="python -m bench.gpu.report", description=__doc__).parse_args()
+    parser = Parser(prog="python -m bench.gpu.report", description=__doc__)
+    parser.add_argument("--take", type=Path, metavar="FOLDER", help="first keep what gpu.sh left in this folder")
+    options = parser.parse_args()
+    if options.take:
+        taken(options.take)
     for folder, record in records():
         (folder / "tables.md").write_text(document(record))
         if folder.name == "nvidia-h100":
