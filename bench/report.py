@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import parts
-from bench.cpu import charts, tables
+from bench.cpu import charts, first, tables
 from bench.cpu.cases import Case
 from bench.cpu.record import FOLDER, Record, Result
 from bench.cpu.routes import KINDS
@@ -24,7 +24,8 @@ from bench.gpu import report as gpu
 from fork.arguments import Parser, status
 
 ROOT = FOLDER.parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", FOLDER / "README.md", *sorted(ROOT.glob("stack/*/*.md")))
+PAGES = ("README.md", "CONTRIBUTING.md", "guide/bench/README.md", "guide/cpu_kernel_diary.md")
+DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
 # The rows of the table in descriptions, at D = E = 64.
 ROWS = (
     *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
@@ -37,7 +38,7 @@ CAST = "in float32"
 
 
 def speed(records: Sequence[Record]) -> str:
-    """A few cases of each processor, forward and backward in a row, and where they are from."""
+    """A few cases of each processor, forward and backward in a row: composition's time, and where they are from."""
     texts = []
     for record in records:
         found = [[record.find(dataclasses.replace(case, kind=kind)) for kind in KINDS[:2]] for case in ROWS]
@@ -46,7 +47,7 @@ def speed(records: Sequence[Record]) -> str:
             for case, both in zip(ROWS, found)
             if any(both)
         ]
-        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "torch.attn, ms", "speed-up")]
+        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "speed-up")]
         origin = f"{record.conditions}, {provenance([r for both in found for r in both if r])}."
         texts.append(f"{table(('dtype', 'attn', *head), rows)}\n" + wrapped(origin, "* ", "  "))
     return "\n".join(texts) or UNMEASURED
@@ -54,12 +55,11 @@ def speed(records: Sequence[Record]) -> str:
 
 def _short(result: Result | None) -> list[str]:
     if result is None:
-        return ["", "", ""]
+        return ["", ""]
     # Without instructions for 16 bits, casts around float32 are the fair rival.
     rival = min((name for name in (HEAD[0], CAST) if name in result.seconds), key=result.seconds.__getitem__)
-    times = [milliseconds(result.seconds.get(name)) for name in (rival, HEAD[2])]
-    times[0] += f", {CAST}" * (rival == CAST)
-    return [*times, gained(result.speedup(rival)) + ", composed" * (result.fused is False)]
+    time = milliseconds(result.seconds.get(rival)) + f", {CAST}" * (rival == CAST)
+    return [time, gained(result.speedup(rival)) + ", composed" * (result.fused is False)]
 
 
 def chart(records: Sequence[Record]) -> str:
@@ -99,14 +99,27 @@ def by_part(kept: Mapping[str, Any]) -> str:
     return f"{markdown_table(('command', 'part', 'seconds'), rows)}\n{kept['where']}\n"
 
 
+def first_calls() -> str:
+    """Of a training step, in milliseconds: by composition and by torch.attn, each first and later."""
+    kept = json.loads(first.FILE.read_text())
+    cells: dict[tuple[str, str], list[str]] = {}
+    for r in kept["rows"]:
+        cells.setdefault((r["dtype"], r["n"]), []).extend(milliseconds(r[x]) for x in ("first", "later"))
+    head = [f"{by}, {when}" for by in ("composition", "torch.attn") for when in ("first", "later")]
+    return f"{table(('dtype', 'N', *head), [[*key, *times] for key, times in cells.items()])}\n* {kept['where']}\n"
+
+
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
     records = [shown for record in everywhere() if (shown := present(record)).results]
+    # A document at the root shows one processor: AVX512 before AVX2.
+    records = sorted(records, key=lambda record: record.capability, reverse=True)[:1]
     kept = json.loads(parts.FILE.read_text())
     return {
         "gpu": gpu.short(gpu.records()[0][1]),
         "speed": speed(records),
         "chart": chart(records),
+        "first": first_calls(),
         "processors": index(everywhere(), gpu.records()),
         "minutes": minutes(kept),
         "parts": by_part(kept),

@@ -442,7 +442,8 @@ def products(function, *args):
     """How many products ATen makes in a call: none, where a kernel runs."""
     with torch.autograd.profiler.profile() as profile:
         function(*args)
-    return sum(event.name == "aten::mm" for event in profile.function_events)
+    names = ("aten::mm", "aten::bmm")
+    return sum(event.name in names for event in profile.function_events)
 
 
 # N, D and E. In float32 and float64, with AVX2 or more, the CPU kernels take them both ways, forward alone, and not at
@@ -660,6 +661,20 @@ class TestContexts(TestCase):
             outputs = torch.attn(*inputs)
             count = products(torch.autograd.grad, outputs, inputs, outputs)
             self.assertEqual(count, backward)
+
+    @onlyCPU
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
+    def test_threads_that_share_a_long_matrix(self, device):
+        """Backward it is composed; as many matrices as threads are not."""
+        if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+            self.skipTest("no CPU kernels take float32 here")
+        self.addCleanup(torch.set_num_threads, torch.get_num_threads())
+        for matrices, threads, count in ((1, 1, 0), (1, 2, 4), (2, 2, 0), (2, 3, 4)):
+            torch.set_num_threads(threads)
+            inputs = leaves([torch.randn(matrices, n, 16) for n in (128, 2048, 2048)])
+            outputs = torch.attn(*inputs)
+            found = products(torch.autograd.grad, outputs, inputs, outputs)
+            self.assertEqual(found, count)
 
     @skipIfTorchDynamo("Dynamo traces neither these contexts nor second derivatives")
     @dtypes(*ALL)

@@ -21,7 +21,7 @@ SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
-RULE = r"(?:\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}|#include[^\n]*"
+RULE = r"(?:\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}|\bis_fused\(.*?\)\)|#include[^\n]*"
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 

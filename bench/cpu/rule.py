@@ -19,20 +19,20 @@ using namespace c10;
 int main() {
   std::string processor, dtype;
   double m, n, d, e;
-  bool backward;
-  while (std::cin >> processor >> dtype >> m >> n >> d >> e >> backward) {
+  bool backward, cut;
+  while (std::cin >> processor >> dtype >> m >> n >> d >> e >> backward >> cut) {
     using P = native::AttnProcessor;
     const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
         : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL
         : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, m, n, d, e, backward) << '\\n';
+    std::cout << native::attn_is_fused(p, t, m, n, d, e, backward, cut) << '\\n';
   }
 }
 """
-# Processor, dtype, M, N, D, E, and whether it is the backward, as attn_is_fused takes them.
-Asked = tuple[str, str, int, int, int, int, int]
+# Processor, dtype, M, N, D, E, whether it is the backward, and whether threads share matrices, as attn_is_fused takes.
+Asked = tuple[str, str, int, int, int, int, int, int]
 
 
 def answers(asked: Sequence[Asked]) -> list[bool]:
@@ -47,7 +47,7 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
     name = capability
     if capability == "AVX512" and "Intel" in record.processor:
         name = "AMX" if "AMX" in record.processor else "MKL"
-    return answers([_asked(name, case) for case in cases])
+    return answers([_asked(name, case, case.threads or record.threads) for case in cases])
 
 
 def present(record: Record) -> Record:
@@ -59,8 +59,9 @@ def present(record: Record) -> Record:
     return dataclasses.replace(record, results=kept, remark=record.remark if kept else "")
 
 
-def _asked(processor: str, case: Case) -> Asked:
+def _asked(processor: str, case: Case, threads: int) -> Asked:
     d = 0 if case.kind == "grad_v" else case.d
     e = 0 if case.kind == GIVEN[0] else case.e
     m = case.batch * case.n if case.kind == SHARED else case.shape[-2]
-    return processor, case.dtype, m, case.n, d, e, int(not case.kind.startswith("forward"))
+    matrices = 1 if case.kind == SHARED else max(1, case.batch)
+    return processor, case.dtype, m, case.n, d, e, int(not case.kind.startswith("forward")), int(matrices < threads)

@@ -30,7 +30,7 @@ FUSED: list[Size] = [
     # ATen has no fast products of 16 bits without instructions for them.
     *(square(p, t, 2000, 1024, e, b) for p, t in SLOW for e in (1, 1024) for b in BOTH),
     *(square(p, t, 2000, 0, 2, 1) for p, t in SLOW),
-    *(square(p, t, 1, 8, 8, b) for p, t in (*SLOW, ("AMX", "bfloat16")) for b in BOTH if p != "AMX" or not b),
+    *(square(p, t, 1, 8, 8, b) for p, t in SLOW for b in BOTH),
     # A forward without another pass over attn wins further than a backward.
     *(square(p, "float32", n, 256, 256, 0) for p in ("AVX2", "AVX512") for n in (208, 4000)),
     *(square(p, "float64", n, 128, 128, 0) for p in ("AVX2", "AVX512") for n in (256, 2000)),
@@ -53,6 +53,9 @@ FUSED: list[Size] = [
     *(square(p, t, 300, 1, 1, 0) for p, t in FAST),
     *(square(p, t, 300, d, e, 1) for p, t in FAST for d, e in ((2, 2), (2, 0))),
     *(square("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((16, 16), (16, 0))),
+    # 16 bits: few rows of many columns, and backward few of either beside many
+    *(square(p, "bfloat16", n, 4 * n, 4 * n, 0) for p in ("AVX512", *INTEL) for n in (4, 16)),
+    *((p, "bfloat16", m, n, d, d, 1) for p in ("AVX512", *INTEL) for m, n, d in ((64, 128, 64), (4096, 64, 32))),
 ]
 COMPOSED: list[Size] = [
     *(square("X86", t, n, 20, 20, b) for t in ("float32", "float64") for n in (200, 2000) for b in BOTH),
@@ -79,6 +82,8 @@ COMPOSED: list[Size] = [
     *(square(p, t, 300, d, e, 1) for p, t in FAST for d, e in ((1, 20), (20, 1), (0, 20), (1, 0))),
     *(square("AVX512", "bfloat16", 300, d, e, 1) for d, e in ((15, 20), (20, 15), (0, 20), (15, 0))),
     *(square(p, t, 300, d, e, 1) for p, t in SLOW for d, e in ((0, 1), (1, 0))),
+    *(square(p, "bfloat16", n, 4 * n, 4 * n + 1, 0) for p in ("AVX512", *INTEL) for n in (4, 16)),
+    *((p, "bfloat16", m, n, 32, e, 1) for p in ("AVX512", *INTEL) for m, n, e in ((64, 129, 33), (4096, 64, 33))),
     # A processor that nobody has measured
     *(square("ARM", t, 300, 20, 20, b) for t in ("float32", "float64", "bfloat16", "float16") for b in BOTH),
 ]
@@ -86,17 +91,27 @@ COMPOSED: list[Size] = [
 
 def test_the_rule_at_both_sides_of_its_numbers() -> None:
     cases = FUSED + COMPOSED
-    assert dict(zip(cases, answers(cases), strict=True)) == {case: case in FUSED for case in cases}
+    said = answers([(*case, 0) for case in cases])
+    assert dict(zip(cases, said, strict=True)) == {case: case in FUSED for case in cases}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_threads_do_not_share_one_long_matrix(dtype: str) -> None:
+    long = [(31, 1024, 0), (1024, 31, 0), (64, 520, 1), (520, 64, 1)]
+    less = [(31, 992, 0), (32, 4096, 0), (64, 512, 1)]
+    for cases, cut, runs in ((long, 1, False), (long, 0, True), (less, 1, True)):
+        asked: list[rule.Asked] = [("AVX512", dtype, m, n, 16, 16, backward, cut) for m, n, backward in cases]
+        assert answers(asked) == [runs] * len(cases)
 
 
 @pytest.mark.parametrize(
     ("kind", "processor", "capability", "asked"),
     [
-        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 1000, 64, 32, 0)),
-        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 1000, 64, 32, 1)),
-        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 1000, 64, 32, 1)),
-        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 1000, 0, 32, 1)),
-        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 1000, 64, 32, 1)),
+        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 1000, 64, 32, 0, 1)),
+        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 1000, 64, 32, 1, 1)),
+        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 1000, 64, 32, 1, 1)),
+        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 1000, 0, 32, 1, 1)),
+        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 1000, 64, 32, 1, 1)),
     ],
 )
 def test_what_the_benchmark_asks(kind: str, processor: str, capability: str, asked: rule.Asked) -> None:

@@ -5,6 +5,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <ATen/native/AttnFused.h>
 #include <ATen/native/cpu/AttnKernel.h>
@@ -12,6 +13,7 @@
 #if defined(__x86_64__) || defined(_M_X64)
 #include <cpuinfo.h>
 #endif
+#include <c10/util/accumulate.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -50,16 +52,21 @@ AttnProcessor this_processor() {
 #endif
 }
 
+// x is (*, M, ...), of any tensor.
 bool is_fused(
-    ScalarType dtype,
+    const Tensor& x,
     int64_t m,
     int64_t n,
     int64_t d,
     int64_t e,
     bool backward) {
   static const AttnProcessor processor = this_processor();
+  const auto matrices = c10::multiply_integers(x.sizes().slice(0, x.dim() - 2));
+  const bool cut = matrices < at::get_num_threads();
+  const ScalarType dtype = x.scalar_type();
   return !isComplexType(dtype) &&
-      attn_runs_fused(attn_is_fused(processor, dtype, m, n, d, e, backward));
+      attn_runs_fused(
+          attn_is_fused(processor, dtype, m, n, d, e, backward, cut));
 }
 
 // A new tensor with as many rows as `like` has
@@ -80,7 +87,7 @@ std::tuple<Tensor, Tensor> attn_cpu(
   check_attn_inputs(q, k, v);
   const int64_t m = q.size(-2), n = k.size(-2), d = q.size(-1), e = v.size(-1);
   Tensor attn;
-  if (is_fused(q.scalar_type(), m, n, d, e, /*backward=*/false)) {
+  if (is_fused(q, m, n, d, e, /*backward=*/false)) {
     attn = rows_like(q, n);
   }
   if (!attn.defined() || attn.numel() == 0) {
@@ -110,7 +117,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
   const int64_t d = wants_q ? args.k.size(-1) : wants_k ? args.q.size(-1) : 0;
   const int64_t e = output ? args.grad_output.size(-1) : 0;
   if (!(scores || wants_v) || args.attn.numel() == 0 ||
-      !is_fused(args.attn.scalar_type(), m, n, d, e, /*backward=*/true)) {
+      !is_fused(args.attn, m, n, d, e, /*backward=*/true)) {
     return attn_backward_composed(args);
   }
   for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {

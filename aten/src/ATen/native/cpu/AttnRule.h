@@ -15,10 +15,10 @@ namespace at::native {
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, for matrices of these
-// sizes; d is 0 where grad_v alone is wanted, and e is 0 without grad_output.
-// They save passes over attn, which dominate unless D + E is large. But they
-// copy the operands and pad their sizes, which costs most where there are few
-// rows of q or of k.
+// sizes; d is 0 where grad_v alone is wanted, e is 0 without grad_output, and
+// cut says that there are fewer matrices than threads. They save passes over
+// attn, which dominate unless D + E is large. But they copy the operands and
+// pad their sizes, which costs most where there are few rows of q or of k.
 inline bool attn_is_fused(
     AttnProcessor processor,
     ScalarType dtype,
@@ -26,7 +26,8 @@ inline bool attn_is_fused(
     double n,
     double d,
     double e,
-    bool backward) {
+    bool backward,
+    bool cut) {
   const double rows = std::min(m, n), columns = d + e;
   const double width = dtype == kDouble ? 128 : 256;
   const bool half = dtype == kHalf || dtype == kBFloat16;
@@ -45,9 +46,15 @@ inline bool attn_is_fused(
   if (backward && (d < narrow || (e != 0 && e < narrow))) {
     return false;
   }
-  // Where there are few rows, ATen's batched products are as fast.
+  // Where there are few rows, ATen's batched products are as fast. With 16 bits
+  // small matrices win in any shape, since oneDNN's calls cost much for them.
   const double wide = 2 * rows + (backward ? 0 : 96);
-  if (!half && (rows < (backward ? 32 : 16) || columns > wide)) {
+  const bool few = half ? columns > 8 * rows ||
+          (backward && columns > rows && std::max(m, n) > 2 * rows)
+                        : rows < (backward ? 32 : 16) || columns > wide;
+  // Threads share one long matrix better in ATen's products.
+  const double length = std::max(m, n) / rows;
+  if (few || (cut && (backward ? length > 8 : rows < 32 && length > 32))) {
     return false;
   }
   switch (processor) {
