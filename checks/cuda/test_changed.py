@@ -129,7 +129,7 @@ def test_a_kernel_a_header_and_a_source(tree: Path, capsys: pytest.CaptureFixtur
     edit(tree, SUFFIX, "theirs", "ours")
     assert build(tree) == 0
     said = capsys.readouterr().out
-    assert f"replaced {SOFTPLUS} (includes a changed header)\n" in said and f"replaced {SUFFIX} (changed)\n" in said
+    assert f"replaced {SOFTPLUS} (includes the changed {FACTOR})\n" in said and f"replaced {SUFFIX} (changed)\n" in said
     assert printed(tree) == ["{'libtorch.so'}", " (ours)"]
 
 
@@ -177,4 +177,4 @@ def test_without_nvcc(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     git(tree, "checkout", "--quiet", "--force", "mine")
     edit(tree, FACTOR, "return 2", "return 3")
     assert build(tree, "off") == 1
-    assert f"{SOFTPLUS} includes a changed header, and CUDA is off" in capsys.readouterr().err
+    assert f"{SOFTPLUS} includes the changed {FACTOR}, and CUDA is off" in capsys.readouterr().err

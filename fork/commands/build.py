@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fork.commands import options
 from fork.engine.fork import Fork
-from fork.engine.pipeline import build
+from fork.engine.pipeline import build, plan
 from fork.errors import ForkError
 from fork.places import OWN, PACKAGE
 
@@ -22,6 +22,7 @@ PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
     options.add_sanitize(parser)
+    parser.add_argument("--plan", action="store_true", help="tell what would be compiled and why, and compile nothing")
     parser.add_argument(
         "--install",
         action="store_true",
@@ -31,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     fork = options.chosen(args)
+    if args.plan:
+        plan(fork)
+        return 0
     build(fork)
     own = fork.series.root == OWN and fork.build == OWN / "build" and not args.torch
     if args.install or (own and not fork.sanitize):

@@ -17,6 +17,7 @@ APART = {
     ("--pr", "--lint"): "--lint is about the last state",
     ("--build", "--static"): "--static builds nothing",
     ("--install", "--torch"): "--install is for a fork of this environment's own torch",
+    ("--install", "--plan"): "--plan installs nothing",
     ("--install", "--sanitize"): "--install is for a fork without sanitizers, which `fork run --sanitize` runs",
     ("--sanitize", "--cuda on"): "--sanitize is for the CPU",
 }

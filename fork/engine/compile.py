@@ -151,7 +151,7 @@ def _unit(job: Job, name: str, files: Iterable[Path]) -> list[Path]:
 def _inputs(job: Job) -> dict[str, Iterable[object]]:
     cpp = {path: file for path, file in job.sources.items() if path.endswith(SOURCES)}
     kernels = [file for path, file in cpp.items() if path.startswith("aten/src/ATen/native/cpu/")]
-    generated: dict[str, list[Path]] = _generated(job) if job.operators else defaultdict(list)
+    generated: dict[str, list[Path]] = generated_sources(job) if job.operators else defaultdict(list)
     capabilities = toolchain.instruction_sets(job.base.torch, platform.machine())
     glue = _link(job, "glue", HERE / "glue")
     replaced = [*job.replaced.objects, *job.replaced.python]
@@ -215,7 +215,7 @@ def _definitions(capabilities: Iterable[str]) -> list[str]:
     return [f"HAVE_{name}_CPU_DEFINITION" for name in names]
 
 
-def _generated(job: Job) -> dict[str, list[Path]]:
+def generated_sources(job: Job) -> dict[str, list[Path]]:
     """The generated sources that register anything, by the unit that compiles them, in an order that compiles.
 
     Some define PyTorch's TORCH_ASSERT_ONLY_METHOD_OPERATORS, which forbids headers that others include, so those come

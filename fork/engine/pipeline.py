@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -18,7 +19,7 @@ from fork.clock import Clock
 from fork.engine import cache, others, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
-from fork.engine.compile import Job, compile_fork
+from fork.engine.compile import Job, compile_fork, generated_sources
 from fork.engine.fork import Fork, environment
 from fork.engine.nodes import HEADER, structs
 from fork.engine.replace import added_entries, changed, replace_sources
@@ -82,6 +83,16 @@ def refuse_unbuildable(series: Series, commit: Commit) -> None:
 
 def build(fork: Fork) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
+    return _at_work(fork, _make)
+
+
+def plan(fork: Fork) -> None:
+    """Tells what a build would compile, and refuses what it would refuse before it compiles; installs nothing."""
+    _at_work(fork, _plan)
+
+
+def _at_work(fork: Fork, make: Callable[[Fork, Path], None]) -> Path:
+    """The fork's site folder, when this has been done in a folder that does not outlast it."""
     refuse_unbuildable(fork.series, fork.commit)
     refuse_names(fork.home, fork.series.root, fork.base.site, HERE)
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
@@ -94,12 +105,13 @@ def build(fork: Fork) -> Path:
             shutil.rmtree(left_over)
         stage = fork.home / f"stage-{os.getpid()}"
         try:
-            _make(fork, stage)
-        except BaseException as error:
-            shutil.rmtree(stage, ignore_errors=True)
-            if isinstance(error, Exception) and not fork.base.is_current():
+            make(fork, stage)
+        except Exception as error:
+            if not fork.base.is_current():
                 raise _replaced(fork.base) from error
             raise
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
         return fork.site
 
 
@@ -124,9 +136,19 @@ def _edited(fork: Fork) -> bool:
     return bool(edited)
 
 
-def _make(fork: Fork, stage: Path) -> None:
-    clock = Clock()
-    made_of, state = fork.digest(), fork.series.state(fork.commit)
+@dataclass(frozen=True)
+class Begun:
+    """A build whose files are woven: which of them, whether anything is compiled, and the toolkit for the GPU, with
+    which it is or why there is none."""
+
+    state: dict[str, Path]
+    compiles: bool
+    toolkit: Toolkit | None = None
+    chosen: str = ""
+
+
+def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
+    state = fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
     chosen = ""
     fork.base.check(fork.base.resized())
@@ -145,13 +167,50 @@ def _make(fork: Fork, stage: Path) -> None:
     clock.step("weave", f"{len(woven)} files")
     for path in inside_functions(fork.series, state):
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
+    return Begun(state, compiles, toolkit, chosen)
 
-    replaced = Replaced()
-    if compiles:  # else Python changes alone, and the base's libraries stay
-        replaced = _make_libraries(fork, stage, state, (toolkit, chosen), clock)
+
+def _plan(fork: Fork, stage: Path) -> None:
+    clock, anchors = Clock(), fork.series.anchors
+    for path in fork.series.state(fork.commit):
+        print(f"{'changed' if path in anchors else 'new':8} {path}", flush=True)
+    begun = _begin(fork, stage, clock)
+    if begun.compiles:
+        _tell(_job(fork, stage, begun, clock, planned=True), begun.chosen)
+    print(f"stays    all else, as torch {fork.base.version} has it", flush=True)
+    took = time.monotonic() - clock.start
+    print(f"planned  {fork.commit.name} on torch {fork.base.version} in {took:.1f} s: nothing is compiled or installed")
+
+
+def _tell(job: Job, chosen: str) -> None:
+    """What a job would compile, and what nobody knows before it has."""
+    for line in job.replaced.told:
+        print(line)
+    sources = {path: file for path, file in job.sources.items() if not path.endswith(".h")}
+    made = generated_sources(job) if job.operators else {}
+    for path, file in sources.items():
+        if path.endswith(".cu") and not job.toolkit:
+            print(f"left out {path}: CUDA is {chosen}")
+        else:
+            print(f"compile  {path} ({'what is added to it' if str(file) in job.fragments else 'new'})")
+    for file in (file for kind, files in made.items() for file in files if job.toolkit or kind != "cuda"):
+        print(f"compile  {file.name} (generated for what is added)")
+    if job.replaced.told:
+        print("later    the objects tell which other sources call what is hidden and differs: these are compiled too")
+    if sources or made:
+        print("later    Ninja and ccache tell which sources of the stack they have from an earlier build")
+
+
+def _make(fork: Fork, stage: Path) -> None:
+    clock, made_of = Clock(), fork.digest()
+    begun, replaced = _begin(fork, stage, clock), Replaced()
+    if begun.compiles:  # else Python changes alone, and the base's libraries stay
+        job = _job(fork, stage, begun, clock)
+        replaced = job.replaced
+        _make_libraries(stage, job, clock)
     if not fork.base.is_current():
         raise _replaced(fork.base)
-    if (tolerances := state.get(TOLERANCES)) is not None:
+    if (tolerances := begun.state.get(TOLERANCES)) is not None:
         tree.write(stage, TOLERANCES, tolerances.read_bytes())
     made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version, "of": fork.of}
     tree.write(stage, "fork.json", json.dumps(made))
@@ -169,11 +228,9 @@ def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
     return any(p.endswith((".cu", ".cuh")) for p in state) or any("CUDA" in f.read_text() for f in listed.values())
 
 
-def _make_libraries(
-    fork: Fork, stage: Path, state: dict[str, Path], chosen: tuple[Toolkit | None, str], clock: Clock
-) -> Replaced:
-    """Generates and compiles; `chosen` is the toolkit, and which it is, or why there is none."""
-    generated = fork.home / "work/generated"
+def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
+    """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
+    state, generated = begun.state, fork.home / "work/generated"
     if native := _added(fork, state, NATIVE_FUNCTIONS):
         _generate(fork, stage, native, _added(fork, state, DERIVATIVES), generated)
         tree.install_headers(stage, generated)
@@ -182,19 +239,19 @@ def _make_libraries(
     else:
         shutil.rmtree(generated, ignore_errors=True)
 
-    replaced = replace_sources(fork, stage, state, *chosen)
-    for line in replaced.told:
+    replaced = replace_sources(fork, stage, state, begun.toolkit, begun.chosen, planned)
+    for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
-    if replaced.told:
+    if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
     sources, checkout = compiled(fork.series, state), fork.series.checkout
-    job = Job(
+    return Job(
         base=fork.base,
         sources=sources,
         generated=generated,
         headers=fork.home / "work/headers",
         work=fork.home / "work/cmake",
-        toolkit=chosen[0],
+        toolkit=begun.toolkit,
         store=fork.build / "ccache",
         sanitize=fork.sanitize,
         named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
@@ -202,15 +259,17 @@ def _make_libraries(
         fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
         behind=others.behind(fork.base, checkout, fork.home / "work", []) if checkout else [],
     )
-    count = sum(not path.endswith(".h") for path in sources)
-    if not (count or job.operators or replaced.objects or replaced.python):
-        return replaced  # what the wheel was built without was all, so its libraries stay
+
+
+def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
+    count = sum(not path.endswith(".h") for path in job.sources)
+    if not (count or job.operators or job.replaced.objects or job.replaced.python):
+        return  # what the wheel was built without was all, so its libraries stay
     for path, file in compile_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
     generators = ", and the generated ones" if job.operators else ""
     clock.step("compile", f"{count} sources of the stack{generators}{cache.said(job.work)}")
-    return replaced
 
 
 def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:

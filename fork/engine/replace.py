@@ -42,11 +42,11 @@ def changed(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
 
 
 def replace_sources(
-    fork: Fork, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str
+    fork: Fork, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str, planned: bool = False
 ) -> Replaced:
     """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs.
 
-    `chosen` says why there is no toolkit for the GPU, or which.
+    `chosen` says why there is no toolkit for the GPU, or which. With `planned`, it tells this and compiles nothing.
     """
     texts = changed(fork.series, state)
     if not texts:
@@ -68,7 +68,7 @@ def replace_sources(
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     compilers = [Compiler(base, work / "whole", capabilities, front, behind, device) for front in fronts]
-    found = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
+    search = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):
         if late := libraries.late(path):
@@ -78,7 +78,7 @@ def replace_sources(
             del sources[path]
         elif path.endswith(".cu") and not toolkit:
             raise ForkError(f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}")
-    return replace(found.find(sources, headers), headers=[own])
+    return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 
 def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> Path:

@@ -77,34 +77,7 @@ class Replacement:
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
-        declaring = {path for path, text in headers.items() if self._declares(path, text)}
-        others = [path for path in headers if path not in declaring]
-        for path in others:
-            before = self._tree.checkout.read_at(self._tree.since, path) or ""
-            self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
-        for path, text in changed.items():
-            self._add(self._tree.text(path, text), CHANGED, True)
-        including = self._tree.includers(others)
-        names = self._changed_names({path: headers[path] for path in others}, including)
-        if names is None or generated(names, self._libraries.generators):
-            self._refuse_generated(others, including)
-        for path in self._tree.includers(headers):
-            if names is not None and not (names | self._declared.keys()) & self._words_of(path):
-                continue
-            if path in changed:
-                continue
-            if self._compiles(path):
-                self._add(self._tree.text(path), "includes a changed header", True)
-            elif path.endswith(SUFFIX) and self._libraries.gpu:
-                self._problems.append(f"{path} includes a changed header, and CUDA is {self._compiler.lacking}")
-        self._add_makers()
-        self._add_kernels()
-        refuse(self._problems)  # what needs no compiler, before it takes minutes
-        for path in headers.keys() - declaring:
-            if not self._sources.keys() & self._tree.includers([path]) and not self._problems:
-                print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
-        refuse(self._problems)
-        self._refuse_many()
+        self._decide(changed, headers)
         self._compile()
         refuse(self._problems)
         self._tell_unread({**changed, **headers})
@@ -126,6 +99,50 @@ class Replacement:
             self._refuse_many()
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
+
+    def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
+        """The same as far as it is known before anything is compiled: no objects, and a line for each source."""
+        self._decide(changed, headers)
+        self._generate()
+        told = [f"compile  {line}" for line in self._told_nodes()]
+        for source in self._sources.values():
+            if not source.path.startswith(GENERATED):
+                kept = all(map(source.compiler.kept, source.units()))
+                told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why})")
+        return Replaced(told=told)
+
+    def _decide(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        """Whatever is to be compiled and what cannot be, as far as the texts tell it."""
+        declaring = {path for path, text in headers.items() if self._declares(path, text)}
+        others = [path for path in headers if path not in declaring]
+        for path in others:
+            before = self._tree.checkout.read_at(self._tree.since, path) or ""
+            self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
+        for path, text in changed.items():
+            self._add(self._tree.text(path, text), CHANGED, True)
+        including = self._tree.includers(others)
+        names = self._changed_names({path: headers[path] for path in others}, including)
+        if names is None or generated(names, self._libraries.generators):
+            self._refuse_generated(others, including)
+        reached = {header: {*self._tree.includers([header])} for header in headers}
+        for path in self._tree.includers(headers):
+            if names is not None and not (names | self._declared.keys()) & self._words_of(path):
+                continue
+            if path in changed:
+                continue
+            why = f"includes the changed {next(header for header in headers if path in reached[header])}"
+            if self._compiles(path):
+                self._add(self._tree.text(path), why, True)
+            elif path.endswith(SUFFIX) and self._libraries.gpu:
+                self._problems.append(f"{path} {why}, and CUDA is {self._compiler.lacking}")
+        self._add_makers()
+        self._add_kernels()
+        refuse(self._problems)  # what needs no compiler, before it takes minutes
+        for path in headers.keys() - declaring:
+            if not self._sources.keys() & self._tree.includers([path]) and not self._problems:
+                print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
+        refuse(self._problems)
+        self._refuse_many()
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
         for path, text in changed.items():
@@ -197,6 +214,8 @@ class Replacement:
         if text.path not in self._sources:
             declared = self._kernels.names if why == NAMES else self._declared
             self._sources[text.path] = Source(text, why, changed, self._compiler, declared)
+            for _, head in dropped(text.before or text.after, text.after):
+                self._problems.append(f"{text.path} no longer has `{head}`, which the base has registered")
 
     def _add_makers(self) -> None:
         """The sources that make a node by hand which saves other values now."""
@@ -246,12 +265,7 @@ class Replacement:
         new: dict[Unit, Source] = {}
         for source in self._sources.values():
             if not source.new:
-                text = source.text.after
-                if source.text.before is not None:
-                    text, source.left = left(text, source.text.before)
-                    for _, head in dropped(source.text.before, source.text.after):
-                        self._problems.append(f"{source.path} no longer has `{head}`, which the base has registered")
-                new |= dict.fromkeys(source.compiler.units(source.path, text), source)
+                new |= dict.fromkeys(source.units(), source)
         for compiler in dict.fromkeys(source.compiler for source in new.values()):
             own = [unit for unit, source in new.items() if source.compiler is compiler]
             for unit, made in compiler.compile_all(own).items():
@@ -399,7 +413,8 @@ class Replacement:
         count = sum(bool(node_of(name)) for _, one in self._trace.objects() for name in one.defined)
         if self._nodes is None or not self._generated:
             return []
+        nodes = f"the {count} node{'s' if count > 1 else ''}" if count else "the nodes"  # a plan has no object
         why = " or ".join(sorted(set(self._nodes.reasons.values())))
         names = sorted(self._generated)
         of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        return [f"{GENERATED}Functions.cpp (the {count} node{'s' if count > 1 else ''} of {of}, {why})"]
+        return [f"{GENERATED}Functions.cpp ({nodes} of {of}, {why})"]

@@ -12,10 +12,10 @@ from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.hidden import is_other
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
-from fork.engine.whole import Compiler
+from fork.engine.whole import Compiler, Unit
 from fork.errors import ForkError
 from fork.weave.definitions import concerned, defined
-from fork.weave.registrations import NAME
+from fork.weave.registrations import NAME, left
 from fork.weave.scan import code_of
 
 CHANGED = "changed"
@@ -41,13 +41,25 @@ class Source:
     changed: bool  # by the branch, itself or in a header
     compiler: Compiler
     declared: Collection[str] = ()  # functions that a header declares otherwise
-    left: list[tuple[int, str]] = field(default_factory=list)
     new: list[Object] = field(default_factory=list)
     old: list[Object | None] = field(default_factory=list)
 
     @property
     def path(self) -> str:
         return self.text.path
+
+    def units(self) -> list[Unit]:
+        """The runs of the compiler for the text to be."""
+        return self.compiler.units(self.path, self._divided[0])
+
+    @property
+    def left(self) -> list[tuple[int, str]]:
+        """The registrations that stay the base's."""
+        return self._divided[1]
+
+    @cached_property
+    def _divided(self) -> tuple[str, list[tuple[int, str]]]:
+        return (self.text.after, []) if self.text.before is None else left(self.text.after, self.text.before)
 
     @cached_property
     def code(self) -> str:

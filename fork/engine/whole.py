@@ -144,7 +144,7 @@ class Compiler:
         units = list(dict.fromkeys(units))
         found: dict[Unit, Path | Failed] = {}
         for unit in units:
-            if kept := self._kept(unit):
+            if kept := self.kept(unit):
                 found[unit] = kept
         todo = [unit for unit in units if unit not in found]
         begun, done = time.monotonic(), 0
@@ -168,7 +168,8 @@ class Compiler:
         code = "\n".join(line for line in lines(unit.text) if not line.startswith("#line "))
         return digest(self._about, unit.path.encode(), unit.capability.encode(), code.encode())
 
-    def _kept(self, unit: Unit) -> Path | None:
+    def kept(self, unit: Unit) -> Path | None:
+        """The object that was made of the same before, if it is there."""
         file = self._work / f"{self._key(unit)}.o"
         known = file.with_suffix(".json")
         if not file.is_file() or not known.is_file():

@@ -99,6 +99,35 @@ except RuntimeError as error:
     ]
 
 
+def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "compile_fork", lambda _: pytest.fail("something was compiled"))
+    stack = softclip.stack(tmp_path)
+    assert main(["--root", str(stack), "build", "--plan", "--cuda", "off"]) == 0
+    said = capsys.readouterr().out
+    for line in (
+        f"new      {softclip.KERNEL}",
+        f"changed  {softclip.NATIVE}",
+        f"compile  {softclip.KERNEL} (new)",
+        "compile  OperatorsEverything.cpp (generated for what is added)",
+        f"stays    all else, as torch {bases.installed().version} has it",
+    ):
+        assert f"{line}\n" in said
+    assert f"left out {softclip.INSIDE}: " in said and f"compile  {softclip.INSIDE}" not in said
+    assert said.splitlines()[-1].endswith(" s: nothing is compiled or installed")
+    assert not fork_of(stack).site.exists() and not [*fork_of(stack).home.glob("s*")]
+    (stack / softclip.NATIVE).write_text(softclip.FILES[softclip.NATIVE].replace("Tensor self", "Tensr self"))
+    assert main(["--root", str(stack), "build", "--plan", "--cuda", "off"]) == 1
+    assert "native_functions.yaml:1: unrecognized type Tensr" in capsys.readouterr().err
+
+
+def test_a_plan_of_what_is_built(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = fork_of(root).site.resolve()
+    assert main(["--root", str(root), "build", "--plan", "--cuda", "off"]) == 0
+    assert "up to date" in capsys.readouterr().out and fork_of(root).site.resolve() == before
+
+
 def test_what_the_wheel_has_no_place_for_is_told(root: Path) -> None:
     said = (root / "said").read_text()
     assert f"left out {softclip.INSIDE}: it goes into a function of PyTorch's" in said

@@ -26,7 +26,7 @@ from fork.verify.prefix import Result
 VALUES = {"--root": "ROOT", "--checkout": "TREE", "--since": "main", "--pr": "1", "--torch": "2.13.0", "--cuda": "on"}
 VALUES |= {"--many": "50", "--sanitize": "thread", "--build": "DIR", "--out": "DIR", "--html": "PAGE", "--lint": "TREE"}
 VALUES |= {"--linters": "RUFF", "--branch": "theirs", "--compare-to": "DIR"}
-FLAGS = {"--added-only", "--install", "--static", "--all", "--check", "--explicit", "--keep"}
+FLAGS = {"--added-only", "--install", "--plan", "--static", "--all", "--check", "--explicit", "--keep"}
 POSITIONAL = {
     "apply": ["CLEAN"],
     "export": ["CLEAN", "DIR"],
@@ -58,6 +58,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch) -> dict[str, str]:
     (tmp_path / "dir").mkdir()
     for module in (build, run, wheel):
         monkeypatch.setattr(module, "build", lambda fork: tmp_path)
+    monkeypatch.setattr(build, "plan", lambda fork: None)
     base = bases.installed()
     for name in ("installed", "obtain"):
         monkeypatch.setattr(bases, name, lambda *_: base)

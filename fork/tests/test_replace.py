@@ -6,6 +6,7 @@ engine puts in front of the base must then print what the whole library prints w
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -195,6 +196,22 @@ class Small:
 
     def change(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> tuple[str, str, list[str]]:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
+        search, changed, headers, texts = self._search(edits, limit)
+        found = search.find(changed, headers)
+        front = self.folder / "libtorch.so"
+        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
+        return self.printed(str(front)), self.printed(library=whole), list(found.told)
+
+    def plan(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> list[str]:
+        """What is told of the change before anything is compiled."""
+        search, changed, headers, _ = self._search(edits, limit)
+        return list(search.plan(changed, headers).told)
+
+    def _search(
+        self, edits: Mapping[str, tuple[str, str]], limit: int
+    ) -> tuple[Replacement, dict[str, str], dict[str, str], dict[str, str]]:
+        """A search for a change, its sources and headers, and the texts of all files."""
         texts = dict(self.sources)
         for path, (before, after) in edits.items():
             assert before in texts[path]
@@ -206,12 +223,8 @@ class Small:
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         compilers = [Compiler(self.base, work, {"DEFAULT": ()}, front, []) for front in ([own] if headers else [], [])]
-        replacement = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], limit)
-        found = replacement.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
-        front = self.folder / "libtorch.so"
-        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
-        whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
-        return self.printed(str(front)), self.printed(library=whole), list(found.told)
+        search = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], limit)
+        return search, {path: text for path, text in changed.items() if path.endswith(".cpp")}, headers, texts
 
 
 def compiled(*words: str | Path) -> None:
@@ -293,7 +306,40 @@ def test_a_change_that_would_not_run_is_refused(small: Small, name: str, capsys:
     with pytest.raises(ForkError) as error:
         small.change(edits)
     assert reason in str(error.value)
-    assert name != "what is generated" or capsys.readouterr().out == ""
+    early = name in ("what is generated", "a registration's own text")
+    assert not early or capsys.readouterr().out == ""
+    if early:
+        with pytest.raises(ForkError, match=re.escape(str(error.value))):
+            small.plan(edits)
+
+
+PLANNED = {
+    # Who calls `secret` is told by the objects.
+    "hidden": ({ONE: ("+ 2;", "+ 9;")}, {f"{ONE} (changed)"}),
+    "inline": (
+        {SHARED: ("a + 10", "a + 13")},
+        {f"{TWO} (includes the changed {SHARED})", f"{THREE} (includes the changed {SHARED})"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_plan_tells_what_is_compiled_and_compiles_nothing(
+    small: Small, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edits, expected = PLANNED[name]
+    with monkeypatch.context() as patch:
+        patch.setattr(Compiler, "_compile", lambda *_: pytest.fail("something was compiled"))
+        assert {*small.plan(edits)} == {f"compile  {line}" for line in expected}
+        assert capsys.readouterr().out == ""
+    _, _, told = small.change(edits)
+    assert expected <= {*told}
+    assert {*small.plan(edits)} == {f"kept     {line}" for line in expected}
+
+
+def test_a_plan_refuses_too_many(small: Small) -> None:
+    with pytest.raises(ForkError, match="2 sources have to be compiled, .*: `--many 2` allows it"):
+        small.plan({SHARED: ("a + 10", "a + 13")}, limit=1)
 
 
 def test_a_registration_stays_with_the_base(small: Small) -> None:

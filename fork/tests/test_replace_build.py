@@ -86,8 +86,8 @@ def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     git(module_tree, "clean", "--quiet", "--force", "-d")
 
 
-def build(tree: Path) -> int:
-    return main(["--root", str(tree.parent / "root"), "--checkout", str(tree), "build", "--cuda", "off"])
+def build(tree: Path, *words: str) -> int:
+    return main(["--root", str(tree.parent / "root"), "--checkout", str(tree), "build", "--cuda", "off", *words])
 
 
 def python(tree: Path, code: str) -> str:
@@ -129,6 +129,28 @@ def test_a_hidden_function_whose_caller_is_not_there(tree: Path, capsys: pytest.
     assert (
         f"{SOBOL}:5 `at::native::sobol_utils::cdot_pow2` is hidden in libtorch_cpu.so, and at::native::_sobol" in said
     )
+
+
+def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has what no compiler has to tell, and refuses a kernel that is gone, as a build does."""
+    edit(tree, NONZERO, "self.ne(0)", "self.ge(0)")
+    edit(tree, DERIVATIVES, "self: sinc_backward(grad, self)\n", "self: sinc_backward(grad, self) * 2\n")
+    write(tree, {NEW: "int mine() { return 1; }\n"})
+    assert build(tree, "--plan") == 0
+    said = capsys.readouterr().out
+    for line in (
+        f"changed  {NONZERO}",
+        f"new      {NEW}",
+        f"compile  {NONZERO} (changed)",
+        f"compile  {NEW} (new)",
+        "compile  torch/csrc/autograd/generated/Functions.cpp (the nodes of sinc, changed in derivatives.yaml)",
+        "later    the objects tell which other sources call what is hidden and differs: these are compiled too",
+    ):
+        assert f"{line}\n" in said
+    assert "[1/" not in said
+    edit(tree, NATIVE_FUNCTIONS, "    SparseCPU, SparseCUDA, SparseMPS, SparseMeta: is_coalesced_sparse\n", "")
+    assert build(tree, "--plan") == 1
+    assert "no longer has `SparseCPU: is_coalesced_sparse` of is_coalesced" in capsys.readouterr().err
 
 
 def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
