@@ -50,7 +50,7 @@ class Tree:
     since: str
     release: str
     known: bool
-    device: bool = False  # whether the wheel has libraries for the GPU
+    device: bool = False  # whether the wheel has libraries for the GPU, and they are to change
 
     @classmethod
     def of(cls, path: Path, since: str, version: str, commit: str, device: bool = False) -> Tree:
@@ -137,7 +137,7 @@ class Tree:
 
     def elsewhere(self, path: str) -> bool:
         """Whether no library of such a wheel has what this file would become."""
-        return bool(ELSEWHERE.search(path)) or (not self.device and bool(path.endswith(".cu") or DEVICE.search(path)))
+        return bool(ELSEWHERE.search(path)) or (not self.device and on_device(path))
 
     def named(self, name: str) -> list[str]:
         """The sources whose files have this name."""
@@ -166,6 +166,11 @@ class Tree:
                 for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
                     found[path].add(file)
         return found
+
+
+def on_device(path: str) -> bool:
+    """Whether a file is of the libraries for the GPU, where a wheel has those."""
+    return not ELSEWHERE.search(path) and bool(path.endswith(".cu") or DEVICE.search(path))
 
 
 def _safe(there: Scan, line: int) -> int:

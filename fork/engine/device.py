@@ -40,6 +40,8 @@ PARTS = {
 }
 # What PyTorch's generators make for dispatch keys of the GPU.
 GENERATED = re.compile(r"/Register\w*CUDA\w*\.cpp$")
+# Why a source of the GPU's is left as it is in a base that has it.
+STAYS = "the GPU keeps the base's, as --cuda off asks"
 # A kernel that two libraries have must be each one's own; nvcc says so since 12.8.
 OWN = ("-static-global-template-stub=true", "-device-entity-has-hidden-visibility=true")
 

@@ -13,6 +13,7 @@ import yaml
 from fork.checkout.changed import Text, Tree
 from fork.engine import generators
 from fork.engine.base import Base
+from fork.engine.device import STAYS
 from fork.engine.nodes import changed_list, operator
 from fork.engine.trace import refuse
 from fork.engine.tree import install_headers, write
@@ -58,8 +59,10 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
             places[dispatch(_parsed(ours[schema])).get(key, "").rpartition("::")[2]] = place
             if why:
                 problems.append(f"{place} {why}")
-            elif (OTHERS if base.cuda else DEVICES).search(key):
-                print(f"left out {key} of {name}: torch {base.version} was built without it", flush=True)
+            elif (OTHERS if tree.device else DEVICES).search(key):
+                stays = base.cuda and "CUDA" in key
+                left = STAYS if stays else f"torch {base.version} was built without it"
+                print(f"left out {key} of {name}: {left}", flush=True)
             else:
                 wanted.append((key, name))
     refuse(problems)

@@ -148,6 +148,7 @@ class Begun:
 
 
 def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
+    """Copies the base and weaves."""
     state = fork.series.state(fork.commit)
     toolkit: Toolkit | None = None
     chosen = ""
@@ -262,6 +263,7 @@ def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = Fa
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
+    """Compiles what is the stack's, and links all into the libraries of `stage`."""
     count = sum(not path.endswith(".h") for path in job.sources)
     if not (count or job.operators or job.replaced.objects or job.replaced.python):
         return  # what the wheel was built without was all, so its libraries stay

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fork.checkout.changed import HEADERS, SOURCES, Tree
+from fork.checkout.changed import HEADERS, SOURCES, Tree, on_device
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
 from fork.engine import others
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
 from fork.engine.device import LISTS as BINDINGS
-from fork.engine.device import SUFFIX, Device, bindings
+from fork.engine.device import STAYS, SUFFIX, Device, bindings
 from fork.engine.fork import Fork
 from fork.engine.kernels import kernels_of
 from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
@@ -49,11 +49,15 @@ def replace_sources(
     `chosen` says why there is no toolkit for the GPU, or which. With `planned`, it tells this and compiles nothing.
     """
     texts = changed(fork.series, state)
+    base, work = fork.base, fork.home / "work"
+    gpu = base.cuda is not None and fork.cuda != "off"
+    for path in filter(on_device, list(texts) if base.cuda and not gpu else []):
+        print(f"left out {path}: {STAYS}", flush=True)
+        del texts[path]
     if not texts:
         return Replaced()
-    base, work = fork.base, fork.home / "work"
     assert fork.series.checkout is not None and fork.series.since is not None
-    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, base.cuda is not None)
+    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, gpu)
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
     headers = {path: text for path, text in texts.items() if path.endswith(HEADERS)}
@@ -77,7 +81,10 @@ def replace_sources(
             print(f"left out {path}: torch {base.version} was built without it", flush=True)
             del sources[path]
         elif path.endswith(".cu") and not toolkit:
-            raise ForkError(f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}")
+            raise ForkError(
+                f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}: "
+                "`--cuda off` leaves the GPU as it is"
+            )
     return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 

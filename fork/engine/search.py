@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fork.checkout.changed import SOURCES, Text, Tree
+from fork.checkout.changed import SOURCES, Text, Tree, on_device
 from fork.engine import others
 from fork.engine.callers import Caller, Held, Libraries
 from fork.engine.conditions import unread
-from fork.engine.device import SUFFIX
+from fork.engine.device import STAYS, SUFFIX
 from fork.engine.headers import WORD, Names, changed_names, generated
 from fork.engine.hidden import is_other, leading
 from fork.engine.kernels import Kernels
@@ -101,7 +101,7 @@ class Replacement:
                 return self._result()
 
     def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
-        """The same as far as it is known before anything is compiled: no objects, and a line for each source."""
+        """A line for each source that `find` compiles first; whatever its objects tell of others is not known yet."""
         self._decide(changed, headers)
         self._generate()
         told = [f"compile  {line}" for line in self._told_nodes()]
@@ -131,7 +131,9 @@ class Replacement:
             if path in changed:
                 continue
             why = f"includes the changed {next(header for header in headers if path in reached[header])}"
-            if self._compiles(path):
+            if self._stays(path):
+                self._leave(path, why, names is not None)
+            elif self._compiles(path):
                 self._add(self._tree.text(path), why, True)
             elif path.endswith(SUFFIX) and self._libraries.gpu:
                 self._problems.append(f"{path} {why}, and CUDA is {self._compiler.lacking}")
@@ -179,6 +181,17 @@ class Replacement:
     def _compiles(self, path: str) -> bool:
         """Whether a file is a source that the base was made of, and for which there is a compiler."""
         return path.endswith(self._compiler.kinds) and self._libraries.has_source(path)
+
+    def _stays(self, path: str) -> bool:
+        """Whether a file is of the base's libraries for the GPU, and those are to stay as they are."""
+        return self._libraries.gpu and not self._tree.device and on_device(path)
+
+    def _leave(self, path: str, why: str, alone: bool) -> None:
+        """Leaves the GPU's source as the base has it, where no type differs that both have to see alike."""
+        if self._libraries.has_source(path) and alone:
+            print(f"left out {path}: it {why}, and {STAYS}", flush=True)
+        elif self._libraries.has_source(path):
+            self._problems.append(f"{path} {why}, where more than functions differs: leave out --cuda off")
 
     def _declares(self, header: str, text: str) -> bool:
         """Whether a change is of functions alone that a header declares for the code of formulas; their operators'
@@ -234,7 +247,9 @@ class Replacement:
                 continue
             code = code_of(self._tree.read(path) or "") if path.endswith(SUFFIX) and self._libraries.gpu else ""
             calls = any(re.search(rf"\b{name}\s*\(", code) for name in names)
-            if self._compiles(path) and (calls or not code):
+            if self._stays(path) and (calls or not code):
+                self._leave(path, NAMES, True)
+            elif self._compiles(path) and (calls or not code):
                 self._add(self._tree.text(path), NAMES, True)
             elif calls:
                 self._problems.append(f"{path} {NAMES}, and CUDA is {self._compiler.lacking}")
@@ -313,6 +328,8 @@ class Replacement:
     def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
         """The source of a function of the base that reaches a changed one."""
         word, inside = identifier(name), caller.library.rpartition("/")[2]
+        if self._libraries.gpu and not self._tree.device and "cuda" in inside:
+            return  # the GPU's, which keep what they have
         if self._add_source_of(caller, word, self._tree.naming(word)):
             return
         if self._nodes and holder(caller) and (operators := self._nodes.calling(word) - self._generated):

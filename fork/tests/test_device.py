@@ -16,9 +16,12 @@ from fork.engine import device, pipeline
 from fork.engine.base import Base, Probe
 from fork.engine.callers import NVCC
 from fork.engine.device import Device
+from fork.engine.fork import Fork
+from fork.engine.replace import replace_sources
+from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.engine.whole import for_nvcc
-from fork.series import Series
+from fork.series import Commit, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
@@ -129,6 +132,16 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
     anchor = Anchor({"file": (Place("replaces", "0"),)}) if replaces else Anchor({})
     series = Series(tmp_path, (), {path: anchor})
     assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
+
+
+def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {path: tmp_path / path for path in ("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h")}
+    write(tmp_path, dict.fromkeys(state, "// changed\n"))
+    series = Series(tmp_path, (), {path: Anchor({"file": (Place("replaces", "0"),)}) for path in state})
+    fork = Fork(series, Commit("one", "One", "1", ()), base(tmp_path), "off", tmp_path)
+    assert replace_sources(fork, tmp_path, state, None, "off, as asked") == Replaced()
+    said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in state)
+    assert capsys.readouterr().out == said
 
 
 @pytest.mark.parametrize("depth", [(), ("--depth", "1")])

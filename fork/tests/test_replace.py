@@ -348,6 +348,23 @@ def test_a_registration_stays_with_the_base(small: Small) -> None:
     assert here == whole and [line.partition(" ")[0] for line in told] == [START]
 
 
+def test_cuda_off_leaves_the_code_of_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the GPU's library has of an inline function stays; a type must be the same on both sides."""
+    kernel = f"{FOLDER}/cuda/Kernel.cu"
+    text = "#include <ATen/native/Shared.h>\nAPI int on_gpu(int a) { return at::native::small(a); }\n"
+    shared = SOURCES[SHARED].replace("inline int small", "[[gnu::noinline]] inline int small")
+    both = Small(tmp_path, sources={**SOURCES, SHARED: shared, kernel: text})
+    write(both.base.site, {"torch/version.py": "cuda: str = '13.0'\n"})
+    words = (*FLAGS[2:], "-shared", "-x", "c++", "-I", both.tree / "aten/src", both.tree / kernel)
+    compiled(*words, "-o", both.library.with_name("libtorch_cuda.so"))
+    here, whole, told = both.change({SHARED: ("a + 10", "a + 13")})
+    assert here == whole and {line.partition(" ")[0] for line in told} == {ONE, TWO, THREE}
+    said = f"left out {kernel}: it includes the changed {SHARED}, and the GPU keeps the base's, as --cuda off asks\n"
+    assert said in capsys.readouterr().out
+    with pytest.raises(ForkError, match=f"{kernel} includes the changed {SHARED}, where more than functions differs"):
+        both.plan({SHARED: ("  int second;", "  long second;")})
+
+
 def test_a_base_whose_calls_do_not_go_by_the_table(tmp_path: Path) -> None:
     """The callers of an exported function come along, down to one that cannot; of a base that binds all, nothing is."""
     direct = Small(tmp_path / "functions", "-Wl,-Bsymbolic-functions")

@@ -57,9 +57,10 @@ def base(tmp_path: Path) -> Base:
     return Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
 
 
-def kernels(base: Base, folder: Path, text: str, before: str = LIST) -> Kernels:
+def kernels(base: Base, folder: Path, text: str, before: str = LIST, device: bool = False) -> Kernels:
     """Of a branch whose list is this text."""
-    tree = Tree.of(committed(folder / "tree", {**UPSTREAM, NATIVE_FUNCTIONS: before}), "main", "2.13.0", "0" * 40)
+    checkout = committed(folder / "tree", {**UPSTREAM, NATIVE_FUNCTIONS: before})
+    tree = Tree.of(checkout, "main", "2.13.0", "0" * 40, device)
     return kernels_of(base, tree, text, folder / "work", folder / "stage")
 
 
@@ -130,8 +131,10 @@ def test_a_kernel_of_a_device(
 
     monkeypatch.setattr(generators, "run", run)
     with pytest.raises(ForkError, match="no generator"):
-        kernels(other, tmp_path / "other", text)
+        kernels(other, tmp_path / "other", text, device=True)
     assert asked == [[("CUDA", "half")]] and capsys.readouterr().out == said.format("MPS")
+    assert kernels(other, tmp_path / "off", text) == Kernels()
+    assert "left out CUDA of half: the GPU keeps the base's, as --cuda off asks\n" in capsys.readouterr().out
 
 
 def test_another_release_than_the_checkouts(base: Base, tmp_path: Path) -> None:
