@@ -55,7 +55,8 @@ def _kept(top: Path, prefix: str) -> Iterator[Kept]:
             made = json.loads((home / "current/fork.json").read_text())
         except (OSError, ValueError):
             made = {}
-        of = made.get("of", f"{made['commit']} of a stack" if "commit" in made else "a plan, or a build that did not end")
+        unnamed = f"{made['commit']} of a stack" if "commit" in made else "a plan, or a build that did not end"
+        of = made.get("of", unnamed)
         yield Kept(prefix + home.name, home, of, made.get("base", ""))
     for home in sorted((top / "bases").glob("*/")):
         yield Kept(f"{prefix}bases/{home.name}", home, "a release of torch", home.name)
