@@ -49,7 +49,7 @@ def test_what_is_built_is_listed_with_what_its_removal_frees(root: Path, capsys:
     assert rows[0] == ["name", "torch", "MB", "of"]
     assert rows[1:-1] == [
         ["fast-2.13.0+cpu", "2.13.0+cpu", "0", "fast", "of", "ours"],
-        ["plain-2.13.0+cpu", "0", "a", "build", "that", "did", "not", "end"],
+        ["plain-2.13.0+cpu", "0", "a", "plan,", "or", "a", "build", "that", "did", "not", "end"],
         ["bases/2.12.0", "2.12.0", "0", "a", "release", "of", "torch"],
         ["tree-123456/branch-2.12.0", "2.12.0", "3", "branch", "a/b", "of", "tree"],
     ]
