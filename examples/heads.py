@@ -67,7 +67,7 @@ def main() -> None:
         dist.init_process_group("gloo")
     losses = train(distributed)
     if not distributed or dist.get_rank() == 0:
-        print(f"{HEADS} heads on {dist.get_world_size() if distributed else 1} processes")
+        print(f"{HEADS} heads; processes: {dist.get_world_size() if distributed else 1}")
         print(f"{STEPS} steps; loss {losses[0]:.4f} -> {losses[-1]:.4f}")
     if distributed:
         dist.destroy_process_group()

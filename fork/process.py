@@ -50,6 +50,12 @@ def reason(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"it ended with status {done.returncode} and no message"
 
 
+def place(done: subprocess.CompletedProcess[str], folder: Path) -> str:
+    """Where in a folder a Python program raised what ended it, behind `reason`; empty if it did not."""
+    lines = re.findall(rf'^ *File "{re.escape(str(folder))}/(.+)", line (\d+)', done.stderr, re.MULTILINE)
+    return f", at {':'.join(lines[-1])}" if lines and done.returncode > 0 else ""
+
+
 def _signal(number: int) -> str:
     try:
         return f"{signal.Signals(number).name} ({signal.strsignal(number)})"

@@ -8,7 +8,7 @@ add_docstr(
     r"""
 attn(q, k, v) -> (Tensor, Tensor)
 
-Computes attention with :math:`\tanh` in the place of softmax.
+Computes attention with :math:`\tanh` in the place of softmax, without a scale or a mask.
 
 .. math::
     \text{attn} = \tanh(q k^{\mathsf{T}}) \qquad

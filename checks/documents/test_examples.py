@@ -55,7 +55,7 @@ def test_four_processes_train_the_same_layer(site: Path) -> None:
     alone = run(site, sys.executable, "examples/heads.py").splitlines()
     words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
     shared = run(site, *words, "examples/heads.py").splitlines()
-    assert (alone[0], shared[0]) == ("4 heads on 1 processes", "4 heads on 4 processes")
+    assert (alone[0], shared[0]) == ("4 heads; processes: 1", "4 heads; processes: 4")
     assert alone[1] == shared[1]
 
 

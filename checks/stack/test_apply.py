@@ -31,7 +31,7 @@ def test_the_commits(tree: Path) -> None:
         """\
 * Give torch.attn fused CUDA kernels
 * Give torch.attn fused CPU kernels
-* Make torch.attn one operator with formulas, on every device
+* Make torch.attn one operator with formulas
 * Add torch.attn, tanh attention composed of matmul and tanh
 * Write the gradient of attn as custom Functions in Python and C++
 * Derive the gradient of attn on paper

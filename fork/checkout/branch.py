@@ -135,7 +135,7 @@ def states(checkout: Checkout, begun: Start, line: bool = True) -> list[State]:
     if not found:
         raise NothingToBuild(
             f"{checkout.path} has nothing after {begun.name}: neither a commit nor a changed file; "
-            "commit something, or give an earlier --since"
+            "edit or commit something, or give an earlier --since"
         )
     return found
 

@@ -330,7 +330,9 @@ def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
     # As a module would: its own folder is not to be searched for what torch imports.
     code = f"import runpy, sys; sys.argv[1:] = [{told!r}]; runpy.run_path({program!r}, run_name='__main__')"
     command: list[str | Path] = [fork.base.python, "-X", "faulthandler", "-c", code]
-    process.run(command, failed, env=variables, cwd="/")
+    done = process.attempt(command, env=variables, cwd="/")
+    if done.returncode:
+        raise ForkError(f"{failed}: {process.reason(done)}{process.place(done, stage)}")
 
 
 def _publish(fork: Fork, stage: Path) -> None:

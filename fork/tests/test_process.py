@@ -14,7 +14,7 @@ from pytest import CaptureFixture, mark, raises
 from fork.digest import tool_files
 from fork.engine import compile as compiling
 from fork.errors import ForkError
-from fork.process import run
+from fork.process import attempt, place, run
 from fork.verify import prefix
 
 
@@ -26,6 +26,20 @@ def test_the_reason_is_the_last_line_or_the_disk() -> None:
         run(["sh", "-c", "exit 3"], "it failed")
     with raises(ForkError, match="^it failed: the disk is full: free some space"):
         run(["sh", "-c", "cat /proc/version > /dev/full"], "it failed")
+
+
+def test_an_error_of_python_is_told_with_its_place(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    for text, line in (
+        ("x = 1\nif\n", 2),
+        ("import re\n\nimport nothing_here\n", 3),
+        ("\ndef f():\n  raise OSError\nf()", 3),
+    ):
+        (tmp_path / "sub/broken.py").write_text(text)
+        code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import sub.broken"
+        assert place(attempt([sys.executable, "-c", code]), tmp_path) == f", at sub/broken.py:{line}"
+    assert place(attempt([sys.executable, "-c", "1 / 0"]), tmp_path) == ""
+    assert place(attempt([sys.executable, "-c", "pass"]), tmp_path) == ""
 
 
 def test_a_signal_is_named_and_where_it_came() -> None:
