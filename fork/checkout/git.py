@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fork.errors import ForkError
+from fork.places import SERIES
 from fork.upstream import NATIVE_FUNCTIONS
 
 
@@ -32,6 +33,8 @@ class Checkout:
             if any(known in str(error) for known in ("not a git repository", "'HEAD'")):
                 raise ForkError(f"{path} is not a git checkout with a commit: clone PyTorch there") from error
             raise
+        if (path / SERIES).is_file():
+            raise ForkError(f"{path} holds a stack, not PyTorch: give a checkout of PyTorch, or the stack by --root")
         checkout = cls(Path(found[0]), found[1])
         if Path(found[0]) != path.resolve() or checkout.read(NATIVE_FUNCTIONS) is None:
             raise ForkError(f"{path} is not the top of a PyTorch checkout: it has no {NATIVE_FUNCTIONS}")

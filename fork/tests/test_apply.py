@@ -220,6 +220,15 @@ fork: TREE/torch is not the top of a PyTorch checkout: it has no aten/src/ATen/n
 fork: TREE/nowhere is not a folder: give a git checkout of PyTorch
 """,
     )
+    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=stack"]):
+        git(stage[0], *words)
+    assert fork(stage[0], "apply", stage[0]) == 1
+    assert_expected_inline(
+        said(capsys, *stage),
+        """\
+fork: OURS holds a stack, not PyTorch: give a checkout of PyTorch, or the stack by --root
+""",
+    )
 
 
 def test_a_stack_that_is_there_already(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
