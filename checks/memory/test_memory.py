@@ -61,7 +61,8 @@ def test_memory_is_flat_over_many_calls(variables: dict[str, str]) -> None:
 
 def test_memory_is_flat_over_many_sizes(variables: dict[str, str]) -> None:
     plain = {name: value for name, value in variables.items() if name != "LD_PRELOAD"}
-    done = run(plain, "sizes")
+    # ATen's own products of bfloat16, which the rule takes for D < 16, leave a kernel of oneDNN's for each size.
+    done = run(plain | {"TORCH_ATTN_KERNELS": "1"}, "sizes")
     assert done.returncode == 0, done.stderr
 
 
