@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -88,6 +89,13 @@ def medians(functions: dict[str, Call], budget: float) -> dict[str, float]:
     return {name: statistics.median(found) for name, found in times.items()}
 
 
+def size(text: str) -> str:
+    """N or BxN, else ValueError."""
+    if not re.fullmatch(r"([1-9]\d*x)?[1-9]\d*", text):
+        raise ValueError
+    return text
+
+
 def shape_of(size: str, d: int) -> tuple[int, ...]:
     return (*map(int, size.split("x")), d)
 
@@ -151,7 +159,7 @@ def main() -> None:
     parser = Parser(prog="python -m bench.gpu", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--budget", type=duration, default=0.1, help="seconds per measurement")
     parser.add_argument("--dtype", nargs="+", default=DTYPES[:2], choices=DTYPES)
-    parser.add_argument("--n", nargs="+", default=SIZES, help="N, or BxN for a batch of B")
+    parser.add_argument("--n", nargs="+", type=size, default=SIZES, help="N, or BxN for a batch of B")
     parser.add_argument("--d", nargs="+", type=int, default=[64, 128])
     parser.add_argument("--also", metavar="MODULE:FUNCTION", help="a function of q, k, v to time, such as a prototype")
     parser.add_argument("--no-compile", action="store_true", help="leaves torch.compile out, which takes longest")

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.documents import wrapped
 from fork.arguments import Parser, status
+from fork.errors import ForkError
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ROOT / "guide/bench"
@@ -114,7 +115,10 @@ def with_rule(header: str, record: dict[str, Any]) -> str:
 
 def taken(folder: Path) -> None:
     """Keeps what gpu.sh measured in a folder of the device, each composed size with the kernels' speed-ups there."""
-    record, forced = (json.loads((folder / name / "results.json").read_text()) for name in ("results", "everywhere"))
+    files = [folder / name / "results.json" for name in ("results", "everywhere")]
+    if missing := [str(file) for file in files if not file.is_file()]:
+        raise ForkError(f"{missing[0]} is missing: `bash bench/gpu.sh bench` makes it on a machine with a GPU")
+    record, forced = (json.loads(file.read_text()) for file in files)
     by_case = {case(r): r for r in forced["results"] if r["kernels"]}
     for result in record["results"]:
         if not result["kernels"] and (there := by_case.get(case(result))):

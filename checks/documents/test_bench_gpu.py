@@ -14,6 +14,7 @@ import torch
 from bench.gpu import report, runs_kernels
 from bench.reference import composition
 from checks import ROOT
+from fork.errors import ForkError
 
 
 def test_tables_are_those_of_the_results() -> None:
@@ -49,6 +50,13 @@ def test_programs_know_the_options_that_the_script_gives_them() -> None:
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=ROOT)
         assert (done.returncode, done.stderr) == (1, "bench: torch finds no GPU on this machine\n"), command
+
+
+def test_wrong_input_gets_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ForkError, match="results.json is missing: `bash bench/gpu.sh bench` makes it"):
+        report.taken(tmp_path)
+    done = subprocess.run([sys.executable, "-m", "bench.gpu", "--n", "8y"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode and "invalid size value: '8y'" in done.stderr and "Traceback" not in done.stderr
 
 
 def script(folder: Path, gpu: str | None) -> subprocess.CompletedProcess[str]:
