@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from bench.coverage.plant import functions, plant
-from bench.coverage.sample import SHARES, draw, groups
+from bench.coverage.sample import draw, groups
 from bench.coverage.symbols import GUARD, _mangled
-from bench.fixes.changes import FIXES, Edit
+from bench.fixes.changes import Edit
 from checks import ROOT
 from fork.errors import ForkError
 
@@ -102,23 +102,11 @@ def test_a_change_prints_its_own_line_and_leaves_all_else_as_it_is():
     assert text == "#include <cstdio>\n" + SOURCE
 
 
-def test_the_same_seed_draws_the_same_sources(tree):
-    sample = draw(tree, 30, 1)
-    assert sample == draw(tree, 30, 1) != draw(tree, 30, 2)
-    assert len(sample) == sum(round(30 * share) for share in SHARES.values())
-    assert draw(tree, 10, 1).items() <= sample.items()
-
-
 def test_no_source_is_drawn_that_is_missing_or_excluded_or_has_no_function(tree):
     everything = draw(tree, 1000, 1)
     assert len(everything) == 5 * 18  # of 20, two have no function: 3 and 13
     assert not [path for path in everything if re.search(r"gone|vulkan|3\.cpp", path)]
     assert all((tree / path).is_file() for paths in groups(tree).values() for path in paths)
-
-
-def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
-    with pytest.raises(ForkError, match="is no checkout of PyTorch"):
-        draw(tmp_path, 1, 1)
 
 
 def test_what_a_release_has_stands_behind_else():
@@ -174,8 +162,3 @@ def test_an_edit_changes_one_function_and_refuses_what_it_does_not_find(tmp_path
     for begin, pattern in (("int h(", "return"), ("int f(", "throw")):
         with pytest.raises(ForkError, match="these fixes are for PyTorch 2.7"):
             Edit("a.cpp", begin, pattern, "").apply(tmp_path)
-
-
-def test_every_fix_has_a_test_of_its_own():
-    assert len({fix.pull for fix in FIXES}) == len(FIXES) == 5
-    assert all(fix.test.is_file() and fix.edits for fix in FIXES)

@@ -27,10 +27,3 @@ def test_a_message_is_short_and_names_what_upstream_has(one: PullRequest | Commi
     text = SERIES.description(one)
     assert len(re.findall(r"\S*\w\S*", text)) <= MOST_WORDS[one.name]
     assert not OURS.findall(text)
-
-
-@pytest.mark.parametrize(
-    "words", ["see `make bench`", "by `python -m fork check`", "bash bench/gpu.sh", "guide/bench has"]
-)
-def test_a_command_of_ours_is_seen(words: str) -> None:
-    assert OURS.search(words) and not OURS.search("Add torch.attn: `python test_attn.py`, docs/attn_gradient.md")

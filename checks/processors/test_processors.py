@@ -7,15 +7,13 @@ import os
 import re
 import subprocess
 import sys
-import time
 import unittest
 from pathlib import Path
 
 import pytest
 
-from bench.documents import fill
 from checks import ROOT
-from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, PRODUCTS, Row, machine, quick, rows, worker
+from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, PRODUCTS, machine, quick, worker
 from checks.processors import __main__ as processors
 
 
@@ -39,13 +37,6 @@ def test_what_is_selected_is_there(path: str) -> None:
         # Types and other parameters end the name of a test, which the file does not show.
         begin = re.sub(r"(\\w\*)?_(\(first|b?float|complex).*$", "", pattern)
         assert any(re.search(begin, name) for name in of), pattern
-
-
-def test_every_row_has_numbers_and_time_for_them() -> None:
-    every = rows()
-    assert len({row.name for row in every}) == len(every)
-    assert sum(row.seconds * len(row.tests) for row in every) / 2 < 60 * 60
-    assert max(row.seconds for row in quick()) < 3 * 60
 
 
 def said(tests: dict[str, str], mkl: str = "Intel(R) Architecture processors") -> subprocess.CompletedProcess[str]:
@@ -92,14 +83,6 @@ def program(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_what_was_told_before_the_time_was_up_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processors, "QEMU", program(tmp_path / "qemu", "echo told; exec sleep 600"))
-    row = Row("slow", "", emulated="slow", tests={KERNELS: ()}, seconds=2)
-    began = time.monotonic()
-    done = processors.start(row, KERNELS, dict(os.environ))
-    assert (done.returncode, done.stdout) == (0, "told\n") and time.monotonic() - began < 60
-
-
 @pytest.mark.parametrize(("end", "status"), [(r"The program ended with status 3\r\n", 3), ("", 0)])
 def test_a_machine_tells_what_its_program_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, status: int
@@ -134,16 +117,3 @@ def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "cpio").unlink()
     monkeypatch.setattr(machine, "LOADER", (Path("/none/isolinux.bin"),))
     assert machine.missing("model=pentium") == "cpio, isolinux.bin"
-
-
-def test_the_document_names_what_failed_and_counts_what_was_left_out() -> None:
-    row = Row("OMP_NUM_THREADS=5", "5 threads")
-    tests = {"T.test_strides_float32": "passed", "T.test_strides_float64": "", "T.test_b": "", "T.test_c": "no"}
-    found = processors.outcome(row, [said(tests)], 9.0)
-    text = processors.document([found], {"bochs x": "bochs, cpio"}, "Here.")
-    assert "| `OMP_NUM_THREADS=5` | ATen AVX2, 2 threads, " in text and "| 1 | 1 | 0 | 2 | 9 s |" in text
-    assert "* `OMP_NUM_THREADS=5`, failed: T.test_c." in text
-    assert processors.left_out(found.named("left out"), found.tests) == "test_b (1 of 1), test_strides (1 of 2)"
-    assert "* `bochs x` was left out, because this was not found: bochs, cpio." in text
-    guide = processors.GUIDE.read_text()
-    assert text in fill(guide, {processors.KEY: text}, "guide")
