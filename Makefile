@@ -12,7 +12,7 @@ demo: setup
 	$(FORK) build
 	$(VENV)/bin/python examples/attn.py
 
-# What a change is trusted by. The aim is ten minutes on two cores after `make demo`.
+# What a change has to pass. The aim is ten minutes on two cores after `make demo`.
 test: setup
 	$(VENV)/bin/python -m bench.parts test lint unit last
 

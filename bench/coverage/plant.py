@@ -12,7 +12,7 @@ MARK = "planted"
 ABSENT = re.compile(r"[ \t]*#[ \t]*if[ \t]*!AT_\w+_ENABLED\(\)")
 # Of `extern "C"` the literal is blank by then.
 NAMESPACE = re.compile(r"(^|\s)(namespace\b[\w\s:\[\]]*|extern\s*)$")
-# Functions of which every caller may hold a copy, those of the GPU, which print nothing, and what is no function.
+# Not changed: functions that callers may inline, those of the GPU, which print nothing, and what is no function.
 OTHER = re.compile(
     r"\b(template|constexpr|consteval|inline|struct|class|union|enum|requires|typedef|using|\w+_INLINE|__global__|__device__)\b"
 )

@@ -53,7 +53,7 @@ class Library:
         library.sections = _sections(data)
         for symbol in _symbols(data, library.sections, ".symtab", ".strtab"):
             library.symbols[symbol.name].append(symbol)
-        # Of a unique one the process keeps whichever comes first, such as a constant of the standard library.
+        # The process keeps the first definition of a unique symbol, such as a constant of the standard library.
         exported = _symbols(data, library.sections, ".dynsym", ".dynstr")
         library.exported = frozenset(symbol.name for symbol in exported if symbol.binding != UNIQUE)
         return library
@@ -128,10 +128,10 @@ def _symbols(data: np.ndarray, sections: dict[str, tuple[int, int, int]], table:
 
 
 def reached(library: Library, old: list[Symbol]) -> dict[str, list[str]]:
-    """Of the functions in `old`, those that other code of the library calls or points to without the dynamic tables.
+    """The functions in `old` that other code of the library calls or points to without the dynamic tables.
 
-    By name, with the names of who does. Displacements of four bytes are looked for at every offset behind the operation
-    codes of calls, jumps and `lea`; a number may look like one, so the disassembler has the last word.
+    By name, with the names of their callers. Displacements of four bytes are looked for at every offset behind the
+    operation codes of calls, jumps and `lea`; a number may look like one, so the disassembler has the last word.
     """
     address, place, size = library.sections[".text"]
     code = np.memmap(library.path, dtype=np.uint8, mode="r")[place : place + size]

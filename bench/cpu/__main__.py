@@ -132,7 +132,7 @@ def main() -> None:
             f"bench: {folder}/results.json was taken on {record.conditions}, and this is {mine.conditions}; "
             "choose another folder with --out"
         )
-    record = rule.present(record)  # Figures of kernels that are gone go.
+    record = rule.present(record)  # Drops results of earlier kernels.
     found = [result for case in cases if (result := record.find(case))]
     if options.check:
         print(tables.verdicts(dataclasses.replace(record, results=found), cases))

@@ -111,7 +111,7 @@ def kernels(device: str, capability: str = "") -> str:
     """A digest of the sources of the kernels of `cpu` or `cuda`.
 
     Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count. The rule
-    of the CPU's kernels does not either: a result says what it was.
+    of the CPU's kernels does not either, because each result says whether the kernels ran.
     """
     native = FOLDER.parents[1] / "aten/src/ATen/native"
     shared = [

@@ -51,7 +51,7 @@ def fused(record: Record, cases: Sequence[Case]) -> list[bool]:
 
 
 def present(record: Record) -> Record:
-    """Without the results of other kernels than those at hand, and of cases that another rule composed or did not."""
+    """Without results of earlier kernels, and without those of cases that the present rule decides otherwise."""
     here = kernels("cpu", record.capability)
     same = [r for r in record.results if r.kernels == here]
     runs = fused(record, [r.case for r in same])

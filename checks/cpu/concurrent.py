@@ -54,7 +54,7 @@ def tasks() -> int:
 
 
 def fewer() -> None:
-    """OpenMP gives fewer threads than are asked for, so each does more than the kernels reckoned."""
+    """OpenMP gives fewer threads than are asked for, so each does more than the kernels planned."""
     torch.set_num_threads(1)
     expected = [step(seed) for seed in range(16)]
     asked = 3 + (os.cpu_count() or 1)
@@ -66,7 +66,7 @@ def fewer() -> None:
 
 
 def forks() -> None:
-    """A child made by fork() after threads ran here has one, as PyTorch documents: the others are not in it."""
+    """A child made by fork() has one thread, as PyTorch documents, even if more ran in its parent."""
     torch.set_num_threads(1)
     expected = step(7)
     torch.set_num_threads(3)

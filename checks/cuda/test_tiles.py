@@ -143,7 +143,7 @@ def test_sizes_beside_those_of_blocks(dtype: torch.dtype, width: int, n: int) ->
     check_all([Case(dtype, n, width, seed) for seed in range(1 + 100 // n)])
 
 
-# The device is as wide as this many blocks, which the parts of the walk shall fill.
+# The device runs this many blocks at once, and the parts of the walk should fill it.
 @pytest.mark.parametrize("n,device,parts", [(256, 1, 1), (328, 1, 1), (328, 120, 2), (256, 120, 2), (520, 120, 4)])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -16,9 +16,9 @@ PLAIN = CONTEXTS["plain"]
 # Room for the error of a composition that was lucky: units of the sum of the absolute products.
 UNITS = 8
 FACTOR = 4
-# As many compositions of slightly other operands say which NaN are by chance.
+# How many compositions with slightly changed operands decide which NaN are by chance.
 MOVED = 16
-# As many rows of a large case are compared.
+# How many rows of a large case are compared.
 ROWS = 24
 Results = dict[str, Tensor | None]
 
@@ -66,7 +66,7 @@ def check(case: Case) -> None:
             raise Refused from None
         raise
     if context.compiled:
-        # Of other strides a BLAS makes sums in another order, so the references get what the backward got.
+        # With other strides a BLAS sums in another order, so the references get what the backward got.
         given = [g.contiguous() if here else g.new_zeros(g.shape) for g, here in zip(inputs[3:], case.incoming)]
         case, inputs = replace(case, incoming=(True, True)), [*inputs[:3], *given]
     # Below a mode a BLAS gets conjugated operands, not the word "conjugated": complex results may differ by a rounding.

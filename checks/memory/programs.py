@@ -133,7 +133,7 @@ def peaks(guard: ctypes.CDLL) -> None:
 
 
 def unwritten(guard: ctypes.CDLL) -> None:
-    """New memory holds signalling NaN, with which no arithmetic is done: the processor would note that."""
+    """New memory holds signalling NaN. No arithmetic uses it, or the processor would set a flag."""
     libm = ctypes.CDLL("libm.so.6")
     invalid = 1  # FE_INVALID of x86
     torch.set_num_threads(1)

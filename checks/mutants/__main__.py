@@ -21,7 +21,7 @@ COPY = ROOT / "build/mutants"
 
 
 def write(path: Path, content: bytes) -> None:
-    """Leaves a file alone that has this content, so that nothing is compiled for it."""
+    """Writes a file unless it has this content, so that nothing is compiled again for it."""
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

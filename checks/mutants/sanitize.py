@@ -56,7 +56,7 @@ def copy() -> Path:
 
 
 def restore(path: str) -> None:
-    """Makes a file of the copy the project's; one that is the same stays, so that nothing is compiled for it."""
+    """Copies a file of the project unless the copy is equal, so that nothing is compiled again for it."""
     source, target = ROOT / path, COPY / path
     if source.is_file() and (not target.is_file() or target.read_bytes() != source.read_bytes()):
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ NEVER = rf"{HUGE}|\.test_onednn_(switched_off|without)"
 class Row:
     """One processor or setting; `seconds` are those that the tests of each file may take.
 
-    `reaches` is what torch, MKL or oneDNN must say of it: a setting that they do not take shows nothing.
+    `reaches` is what torch, MKL or oneDNN must say of it: a setting that they ignore shows nothing.
     """
 
     name: str

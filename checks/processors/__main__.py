@@ -124,7 +124,7 @@ def reached(told: dict[str, object], output: str) -> str:
 
 
 def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
-    """The outcomes of the rows, of whose files as many run at once."""
+    """The outcomes of the rows; `at_once` of their files run at the same time."""
     site = built()
     variables = environment(site.resolve(), Path(sys.executable))
 

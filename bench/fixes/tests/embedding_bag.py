@@ -1,4 +1,4 @@
-"""embedding_bag wants an offset for its indices in each dtype and mode, instead of writing to what is not there."""
+"""embedding_bag of indices without an offset raises in each dtype and mode, instead of writing out of bounds."""
 
 import torch
 from torch.nn.functional import embedding_bag
