@@ -1,7 +1,7 @@
 """`python -m bench.gpu.machine_code`: the kernels' instructions, in the commit that a GPU ran and here.
 
-It compiles the bfloat16 kernels of both for compute capability 9.0. What differs in number differs in the machine code
-that was measured; what does not tells that the measured products, loads and functions are still there.
+It compiles the bfloat16 kernels of both for compute capability 9.0. A kernel whose numbers differ is not the one that
+was measured. Where they are equal, its products, loads and functions still are.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ SOURCES = "aten/src/ATen/native/cuda"
 # Products on tensor cores, loads of their operands from shared memory, tanh
 COUNTED = {"HMMA": "products", "LDSM": "loads of operands", "MUFU": "tanh"}
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w+)")
-# The measured commit had kernels for operands of other widths beside those that know theirs.
-KERNEL = re.compile(r"(\w+)<(?:HalfCores<)?c10::BFloat16>?, (\d+)(?:, \d+, true)?>$")
+KERNEL = re.compile(r"(\w+)<c10::BFloat16, (\d+)>$")
 
 Counts = dict[str, int]
 
