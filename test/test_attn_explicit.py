@@ -379,9 +379,13 @@ def call(tensors, where):
     if where == "decomposition":
         return decomposed(operator)(*tensors.values(), *mask)
     given = {name: x for name, x in tensors.items() if x is not None}
-    if where == "vmap":
-        batch = {name: torch.stack([x] * 2) for name, x in given.items()}
-        return vmap(lambda x: operator(*(tensors | x).values(), *mask))(batch)
+    if where.startswith("vmap"):
+        batch = {name: torch.stack([x] * 3, -1) for name, x in given.items()}
+        function = vmap(lambda x: operator(*(tensors | x).values(), *mask), -1)
+        if where == "vmap_of_one":
+            name, x = next(iter(batch.items()))
+            batch, function = {name: torch.stack([x] * 2)}, vmap(function)
+        return function(batch)
     with FakeTensorMode() if where == "fake" else nullcontext() as mode:
         convert = mode.from_tensor if mode else lambda x: x.to(where)
         given = {name: convert(x) for name, x in given.items()}
@@ -407,16 +411,20 @@ class TestErrors(TestCase):
                 function(q, q, q)
 
     @skipIfTorchDynamo("Dynamo has error messages of its own")
-    @parametrize("where", ["meta", "fake", "vmap", "decomposition"])
+    @parametrize("where", ["meta", "fake", "vmap", "vmap_of_one", "decomposition"])
     def test_what_the_cpu_refuses_is_refused(self, where):
+        """Under vmap by the same message, with the sizes that its function sees."""
         for tensors in bad_calls():
             name = "_attn_backward" if "attn" in tensors else "attn"
             given = [x if x is None else (x.dtype, *x.shape) for x in tensors.values()]
             with self.subTest(operator=name, tensors=str(given)):
                 message = f"^{name}: expected .*, but got "
-                for place in "cpu", where:
-                    with self.assertRaisesRegex(RuntimeError, message):
-                        call(tensors, place)
+                with self.assertRaisesRegex(RuntimeError, message) as cpu:
+                    call(tensors, "cpu")
+                with self.assertRaisesRegex(RuntimeError, message) as other:
+                    call(tensors, where)
+                if where.startswith("vmap"):
+                    self.assertEqual(str(other.exception), str(cpu.exception))
 
     def test_a_missing_operand_is_named_with_the_gradient_that_needs_it(self):
         needs = ("q", "grad_k"), ("k", "grad_q"), ("v", "grad_q"), ("v", "grad_k")

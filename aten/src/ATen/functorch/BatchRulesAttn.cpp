@@ -1,7 +1,9 @@
 // attn and its backward under vmap: the operators again, with one leading
 // dimension more, or with more rows of q where k and v are shared.
+#include <ATen/EmptyTensor.h>
 #include <ATen/functorch/BatchRulesHelper.h>
 #include <ATen/functorch/PlumbingHelper.h>
+#include <ATen/native/attn.h>
 
 #include <ATen/ops/_attn_backward.h>
 #include <ATen/ops/attn.h>
@@ -14,12 +16,26 @@ using Bdim = std::optional<int64_t>;
 
 using Operand = std::pair<std::optional<Tensor>, Bdim>;
 
+// Has the sizes of an operand as the function under vmap sees them, so that the
+// operator's checks speak of these. Their dtypes autocast may still change.
+Tensor sample(const Operand& operand) {
+  const auto& [t, bdim] = operand;
+  if (!t || !t->defined()) {
+    return {};
+  }
+  auto sizes = t->sym_sizes().vec();
+  if (bdim) {
+    sizes.erase(sizes.begin() + *bdim);
+  }
+  // Without the dispatcher, no graph and no mode records this tensor.
+  return Tensor(at::detail::empty_symint_meta(
+      sizes, kFloat, kStrided, kMeta, false, std::nullopt));
+}
+
 // The operands with the batch in front, which those without one get too. They
 // are views, which autocast's cache does not keep: it outlives the transforms.
 template <size_t count>
-std::array<Tensor, count> in_front(
-    const char* op,
-    const std::array<Operand, count>& operands) {
+std::array<Tensor, count> in_front(const std::array<Operand, count>& operands) {
   c10::SymInt size;
   for (const auto& [t, bdim] : operands) {
     size = bdim ? t->sym_size(*bdim) : size;
@@ -30,12 +46,6 @@ std::array<Tensor, count> in_front(
     if (t && t->defined()) {
       tensors[i] = ensure_has_bdim(
           moveBatchDimToFront(t->alias(), bdim), bdim.has_value(), size);
-      // Else the operator would take the batch for rows.
-      TORCH_CHECK(
-          tensors[i].dim() > 2,
-          op,
-          ": expected at least two dimensions under vmap, but got ",
-          tensors[i].dim() - 1);
     }
   }
   return tensors;
@@ -48,8 +58,11 @@ std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
     Bdim k_bdim,
     const Tensor& v_,
     Bdim v_bdim) {
-  const auto [q, k, v] =
-      in_front<3>("attn", {{{q_, q_bdim}, {k_, k_bdim}, {v_, v_bdim}}});
+  const std::array<Operand, 3> operands = {
+      {{q_, q_bdim}, {k_, k_bdim}, {v_, v_bdim}}};
+  at::native::check_attn_inputs(
+      sample(operands[0]), sample(operands[1]), sample(operands[2]));
+  const auto [q, k, v] = in_front(operands);
   if (k_bdim || v_bdim) {
     auto [output, attn] = at::attn(q, k, v);
     return std::make_tuple(std::move(output), 0, std::move(attn), 0);
@@ -80,14 +93,23 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
     const Tensor& attn_,
     Bdim attn_bdim,
     std::array<bool, 3> output_mask) {
-  const auto [grad_output, grad_attn, q, k, v, attn] = in_front<6>(
-      "_attn_backward",
-      {{{grad_output_, grad_output_bdim},
-        {grad_attn_, grad_attn_bdim},
-        {q_, q_bdim},
-        {k_, k_bdim},
-        {v_, v_bdim},
-        {attn_, attn_bdim}}});
+  const std::array<Operand, 6> operands = {
+      {{grad_output_, grad_output_bdim},
+       {grad_attn_, grad_attn_bdim},
+       {q_, q_bdim},
+       {k_, k_bdim},
+       {v_, v_bdim},
+       {attn_, attn_bdim}}};
+  at::native::AttnBackwardArgs{
+      sample(operands[0]),
+      sample(operands[1]),
+      sample(operands[2]),
+      sample(operands[3]),
+      sample(operands[4]),
+      sample(operands[5]),
+      output_mask}
+      .check();
+  const auto [grad_output, grad_attn, q, k, v, attn] = in_front(operands);
   auto [grad_q, grad_k, grad_v] =
       at::_attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask);
   const auto bdim = [](const Tensor& t) {
