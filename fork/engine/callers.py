@@ -28,10 +28,21 @@ class Caller:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a library has a function: its distance from the library's begin, the bytes up to the next function, and
+    other names of the same code."""
+
+    library: str
+    offset: int
+    room: int
+    twins: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
     directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; and
-    where the one that hides a function has it."""
+    where they have the code of functions."""
 
     exported: frozenset[str]
     bound: frozenset[str]
@@ -39,13 +50,19 @@ class Held:
     direct: Mapping[str, list[Caller]]
     users: Mapping[str, list[Caller]]
     slots: Mapping[str, set[tuple[str, int]]]
-    places: Mapping[str, tuple[str, int]]
+    places: Mapping[str, set[Place]]
+
+    def hides(self, name: str) -> Place | None:
+        """Where a function is that the base hides, if one library alone has it."""
+        found = self.places.get(name, set()) if name in self.hidden and name not in self.exported else set()
+        return next(iter(found)) if len(found) == 1 else None
 
 
 class Libraries:
-    """The libraries of a base whose sources a branch can change."""
+    """The libraries of a base whose sources a branch can change; without `gpu`, those for the GPU stay as they are."""
 
-    def __init__(self, base: Base, work: Path) -> None:
+    def __init__(self, base: Base, work: Path, gpu: bool = True) -> None:
+        self._stays = () if gpu else tuple(name for name in NAMES + LATE if "cuda" in name)
         self._paths = [path for name in NAMES + LATE if (path := base.torch / "lib" / name).is_file()]
         self._base, self.work = base, work
         self.gpu = base.cuda is not None
@@ -93,10 +110,11 @@ class Libraries:
                 if row[0] in ("direct", "uses") and not OTHERS.match(row[3]):
                     found = direct if row[0] == "direct" else users
                     found[row[1]].append(Caller(row[3], row[4], row[2]))
-            places: dict[str, set[tuple[str, int]]] = defaultdict(set)
-            for row in rows:
-                if row[0] == "place":
-                    places[row[1]].add((row[2].rpartition("/")[2], int(row[3])))
+            places: dict[str, set[Place]] = defaultdict(set, self._known.places)
+            for _, name, library, offset, room, twins in (row for row in rows if row[0] == "place"):
+                place = Place(library.rpartition("/")[2], int(offset), int(room), frozenset(twins.split()))
+                if place.library not in self._stays:
+                    places[name].add(place)
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
             self._known = Held(
                 self._known.exported | kinds["exported"].keys(),
@@ -105,7 +123,7 @@ class Libraries:
                 direct,
                 users,
                 slots,
-                {**self._known.places, **{name: where.pop() for name, where in places.items() if len(where) == 1}},
+                places,
             )
         return self._known
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from fork import process
 from fork.digest import digest
 from fork.engine import toolchain
+from fork.engine.callers import Place
 from fork.engine.objects import readable
 from fork.engine.tree import write
 
@@ -63,10 +64,10 @@ asm(".text\\n"
 """
 
 
-def leading(places: Mapping[str, tuple[str, int]], work: Path) -> Path:
-    """An object that defines these functions; each has its library and its offset there."""
+def leading(places: Mapping[str, Place], work: Path) -> Path:
+    """An object that defines these functions; each leads to its place in a library of the base."""
     names = sorted(places)
-    rows = "\n".join(f'    {{"{places[name][0]}", {places[name][1]}ul}},' for name in names)
+    rows = "\n".join(f'    {{"{places[name].library}", {places[name].offset}ul}},' for name in names)
     jumps = "\n".join(
         f'    ".globl {name}\\n.hidden {name}\\n.type {name},@function\\n"\n'
         f'    "{name}: jmp *fork_hidden_places+{8 * n}(%rip)\\n"'

@@ -76,6 +76,7 @@ class Object:
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
+        self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}
         self.holders = {part for name in own for found in HOLDER.findall(readable(name.name)) for part in found if part}
         self.nodes = self._nodes()
         self.held: dict[str, list[str]] = {}

@@ -318,9 +318,10 @@ def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, g
 
 def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
     """Imports the new fork before it replaces the last good one, and looks whether what it replaces is replaced."""
-    own = ["libtorch.so", "_C" + fork.base.probe.suffix] if replaced.slots else []
+    own = ["libtorch.so", "_C" + fork.base.probe.suffix]
     bindings = sorted({*fork.base.probe.bindings} - replaced.gone) if replaced.python else []
-    asked = {"stage": str(stage), "slots": replaced.slots, "own": own, "bindings": bindings}
+    found = {"slots": replaced.slots, "jumps": replaced.jumps}
+    asked = {"stage": str(stage), "own": own, "bindings": bindings, **found}
     tree.write(fork.home / "work", "slots.json", json.dumps(asked))
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)

@@ -1,5 +1,5 @@
-"""Run in a fork: every place where the base looks up a replaced symbol leads to the fork's libraries, and torch._C has
-what the base's has, or it says which.
+"""Run in a fork: every place where the base looks up a replaced symbol leads to the fork's libraries, and so does every
+copy of a function that is to jump there; and torch._C has what the base's has. Or it says what does not.
 
 A script of its own: it reads the tables that the dynamic linker has filled in this process (with LD_BIND_NOW=1, all).
 """
@@ -10,6 +10,8 @@ import os
 import sys
 
 ADDRESS = ctypes.sizeof(ctypes.c_void_p)
+# What jumps.cpp writes: a jump over a distance, and one to the address behind it.
+JUMP, FAR = b"\xe9", b"\xff\x25\0\0\0\0"
 
 
 def mapped() -> dict[str, tuple[int, int]]:
@@ -42,6 +44,23 @@ def wrong(slots: list[tuple[str, str, int]], own: list[str]) -> list[str]:
     return lost
 
 
+def staying(jumps: list[tuple[str, str, int]], own: list[str]) -> list[str]:
+    """The functions of the base, each by library and distance from its begin, that do not jump to the fork's own."""
+    libraries = mapped()
+    ranges = [libraries[name] for name in own if name in libraries]
+    lost = []
+    for symbol, library, offset in jumps:
+        at = libraries[library][0] + offset
+        code = ctypes.string_at(at, 5)
+        to = at + 5 + int.from_bytes(code[1:], sys.byteorder, signed=True)
+        near = any(first <= to < last for first, last in ranges)
+        if code[:1] == JUMP and not near and ctypes.string_at(to, 6) == FAR:
+            to = int.from_bytes(ctypes.string_at(to + 6, ADDRESS), sys.byteorder)
+        if code[:1] != JUMP or not any(first <= to < last for first, last in ranges):
+            lost.append(f"{symbol} of {library}")
+    return lost
+
+
 if __name__ == "__main__":
     import torch
 
@@ -53,3 +72,5 @@ if __name__ == "__main__":
         sys.exit(f"torch._C lacks {len(lost)} of the names that the base's has, such as {lost[0]}")
     if found := wrong(asked["slots"], asked["own"]):
         sys.exit(f"{len(found)} of {len(asked['slots'])} places still lead to the base's own code, such as {found[0]}")
+    if kept := staying(asked["jumps"], asked["own"]):
+        sys.exit(f"{len(kept)} of {len(asked['jumps'])} functions of the base's do not jump, such as {kept[0]}")

@@ -5,8 +5,9 @@
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
-//   place NAME LIBRARY OFFSET
-//     There it has a hidden function.
+//   place NAME LIBRARY OFFSET ROOM TWINS
+//     There it has a function, with as many bytes up to the next; other names
+//     of the same code, between blanks.
 //   direct NAME LIBRARY FUNCTION FILE
 //     FUNCTION holds the reference; FILE is its source where it is local to it.
 //   uses NAME LIBRARY FUNCTION FILE
@@ -89,6 +90,9 @@ class Library {
     std::sort(wanted_.begin(), wanted_.end(), [](auto& one, auto& other) {
       return one.address < other.address;
     });
+    for (const Symbol& place : places_) {
+      tell(place);
+    }
     for (int n = 0; n < header_->e_shnum; ++n) {
       const Elf64_Shdr& section = sections_[n];
       if (section.sh_type == SHT_PROGBITS &&
@@ -147,10 +151,11 @@ class Library {
       if (symbol.st_shndx == SHN_UNDEF || type == STT_SECTION || !*name) {
         continue;
       }
+      // The linker makes local what is hidden. Some say so, and others put it
+      // behind the locals of all files, where no file is named.
+      const bool own =
+          binding == STB_LOCAL && visibility == STV_DEFAULT && *file;
       if (!dynamic) {
-        // The linker makes local what is hidden, and puts it behind the locals
-        // of all files.
-        const bool own = binding == STB_LOCAL && visibility == STV_DEFAULT;
         symbols_.push_back(
             {symbol.st_value, symbol.st_size, name, own ? file : ""});
       }
@@ -167,11 +172,9 @@ class Library {
             bound ? "protected" : "exported");
       } else if (exported_.count(name) == 0) {
         std::printf("symbol\t%s\t%s\thidden\n", name, path_);
-        // Behind the locals of all files, the linker has what it made local.
-        if (type == STT_FUNC && !*file) {
-          const auto place = static_cast<unsigned long long>(symbol.st_value);
-          std::printf("place\t%s\t%s\t%llu\n", name, path_, place);
-        }
+      }
+      if (!dynamic && type == STT_FUNC && !own) {
+        places_.push_back({symbol.st_value, symbol.st_size, name, ""});
       }
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.
@@ -315,6 +318,33 @@ class Library {
     }
   }
 
+  // A function's padding is its own: the next begins at a multiple of 16, or
+  // where a symbol says so.
+  void tell(const Symbol& place) const {
+    auto next = std::lower_bound(
+        symbols_.begin(),
+        symbols_.end(),
+        place.address,
+        [](auto& one, uint64_t value) { return one.address < value; });
+    uint64_t end = (place.address + place.size + 15) / 16 * 16;
+    std::string twins;
+    for (; next != symbols_.end() && next->address == place.address; ++next) {
+      if (std::strcmp(next->name, place.name) != 0) {
+        twins += (twins.empty() ? "" : " ") + std::string(next->name);
+      }
+    }
+    if (next != symbols_.end()) {
+      end = std::min(end, next->address);
+    }
+    std::printf(
+        "place\t%s\t%s\t%llu\t%llu\t%s\n",
+        place.name,
+        path_,
+        static_cast<unsigned long long>(place.address),
+        static_cast<unsigned long long>(end - place.address),
+        twins.c_str());
+  }
+
   void tell(const Wanted& one, uint64_t site) {
     auto next = std::upper_bound(
         symbols_.begin(), symbols_.end(), site, [](uint64_t value, auto& one) {
@@ -342,6 +372,7 @@ class Library {
   const Elf64_Shdr* sections_ = nullptr;
   std::vector<Symbol> symbols_;
   std::vector<Wanted> wanted_;
+  std::vector<Symbol> places_;
   Names exported_;
   std::set<std::string> told_;
 };

@@ -64,7 +64,7 @@ def replace_sources(
     own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
     kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
-    libraries = Libraries(base, work)
+    libraries = Libraries(base, work, gpu)
     lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *_generated(work)]

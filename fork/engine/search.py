@@ -13,11 +13,12 @@ from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree, on_device
 from fork.engine import others
-from fork.engine.callers import Caller, Held, Libraries
+from fork.engine.callers import Caller, Held, Libraries, Place
 from fork.engine.conditions import unread
 from fork.engine.device import STAYS, SUFFIX
 from fork.engine.headers import WORD, Names, changed_names, generated
 from fork.engine.hidden import is_other, leading
+from fork.engine.jumps import jumping
 from fork.engine.kernels import Kernels
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, identifier
@@ -38,7 +39,8 @@ PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 class Replaced:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
     up what they define; the folder of the headers that the branch changes; whether nodes were generated; the words that
-    the changed sources have no longer; and the line of the list of operators that names each changed kernel."""
+    the changed sources have no longer; the line of the list of operators that names each changed kernel; and which of
+    the base's functions, by library and place there, jump to the fork's."""
 
     objects: Sequence[Path] = ()
     python: Sequence[Path] = ()
@@ -48,6 +50,7 @@ class Replaced:
     generated: bool = False
     gone: frozenset[str] = frozenset()
     kernels: Mapping[str, str] = field(default_factory=dict)
+    jumps: Sequence[tuple[str, str, int]] = ()
 
 
 class Replacement:
@@ -91,6 +94,8 @@ class Replacement:
             self._compile()
             refuse(self._problems)
             found = self._trace.run()
+            if [name for source, name, _ in found.callers if self._trace.jump(source, name)]:
+                continue  # fewer are concerned now
             for source, name, caller in found.callers:
                 self._add_caller(source, name, caller)
             for source, name in found.missing:
@@ -322,8 +327,12 @@ class Replacement:
         """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""
         if self._declared:
             return True
-        found = any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
-        return found or bool(source.left) or source.why != CHANGED
+        if source.left or source.why != CHANGED:
+            return True
+        reached = [name for one in source.new for name in one.defined if self._trace.outside(source, one, name, held)]
+        for name in reached:
+            self._trace.jump(source, name)
+        return any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
 
     def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
         """The source of a function of the base that reaches a changed one."""
@@ -396,34 +405,46 @@ class Replacement:
         )
 
     def _result(self) -> Replaced:
-        objects: list[Path] = []
-        python: list[Path] = []
+        groups: dict[bool, list[Object]] = {False: [], True: []}  # those of the Python bindings apart
         told: list[str] = []
-        symbols: list[str] = []
-        calls: dict[bool, set[str]] = {False: set(), True: set()}
+        symbols: set[str] = set()
         for source in self._sources.values():
             for one in source.new:
-                bindings = any(PYTHON.fullmatch(name) for name in one.undefined)
-                (python if bindings else objects).append(one.file)
-                calls[bindings] |= one.undefined
-                shown = [name for name, symbol in one.defined.items() if not symbol.hidden]
-                symbols += [name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)]
+                groups[any(PYTHON.fullmatch(name) for name in one.undefined)].append(one)
+                shown = {name for name, symbol in one.defined.items() if not symbol.hidden}
+                symbols |= {name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)}
             if not source.path.startswith(GENERATED):
                 told.append(f"{source.path} ({source.why})")
-        for bindings, group in ((False, objects), (True, python)):
-            if hidden := self._hidden(calls[bindings]):
-                group.append(leading(hidden, self._libraries.work))
-        slots = self._libraries.held((), symbols).slots
-        places = [(name, library, at) for name in sorted(set(symbols)) for library, at in sorted(slots.get(name, ()))]
+        held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
+        files: list[list[Path]] = []
+        for group in groups.values():
+            files.append([one.file for one in group])
+            if hidden := self._hidden({name for one in group for name in one.undefined}):
+                files[-1].append(leading(hidden, self._libraries.work))
+            defined = {name for one in group for name in one.defined}
+            if own := {name: held.places[name] for name in defined & self._trace.jumps - jumps.keys()}:
+                files[-1].append(jumping(own, self._libraries.work))
+                jumps |= own
+        slots = [(name, library, at) for name in sorted(symbols) for library, at in sorted(held.slots.get(name, ()))]
         gone = frozenset(word for source in self._sources.values() for word in source.gone)
         told += self._told_nodes()
-        return Replaced(objects, python, told, places, (), bool(self._generated), gone, self._kernels.places)
+        copies = [(name, place.library, place.offset) for name in sorted(jumps) for place in jumps[name]]
+        return Replaced(
+            objects=files[0],
+            python=files[1],
+            told=told,
+            slots=slots,
+            generated=bool(self._generated),
+            gone=gone,
+            kernels=self._kernels.places,
+            jumps=copies,
+        )
 
-    def _hidden(self, names: set[str]) -> dict[str, tuple[str, int]]:
+    def _hidden(self, names: set[str]) -> dict[str, Place]:
         """Where the base has what it hides of these names, and no compiled source has."""
-        places, own = self._trace.held().places, {name for _, one in self._trace.objects() for name in one.defined}
+        held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
         wanted = (name for name in names - own if not is_other(name) and not SUPPLIED.match(called(name)))
-        return {name: places[name] for name in wanted if name in places}
+        return {name: place for name in wanted if (place := held.hides(name))}
 
     def _told_nodes(self) -> list[str]:
         """A phrase for the generated sources: how many nodes, of which operators, and why."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from fork.checkout.changed import Text
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
 from fork.engine.hidden import is_other
+from fork.engine.jumps import can_jump
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
 from fork.engine.whole import Compiler, Unit
@@ -145,6 +146,7 @@ class Trace:
         self._libraries, self._sources, self._words, self._naming = libraries, sources, words, naming
         self._declared = declared
         self._problems, self._nodes = problems, nodes
+        self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
 
     def objects(self) -> Iterator[tuple[Source, Object]]:
         for source in self._sources.values():
@@ -168,9 +170,22 @@ class Trace:
         if source.path.startswith(GENERATED):
             # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
             return []
-        if not self._own(source, one, name):
+        if name in self.jumps or not self._own(source, one, name):
             return []
         return [caller for caller in held.direct.get(name, ()) if not self.covered(caller, [source])]
+
+    def jump(self, source: Source, name: str) -> bool:
+        """Lets the base's copies of a function jump to the source's, or of a table what it leads to; whether that
+        changes who is concerned."""
+        before, held = len(self.jumps), self.held()
+        for one in source.new:
+            known = one.nodes.get(one.where[name]) if name in one.defined else None
+            inner = {name, *(known.names if known and one.defined[name].data else ())} & one.defined.keys()
+            free = inner if known and not self._declared.keys() & set(map(identifier, inner)) else ()
+            self.jumps |= {
+                to for to in free if LAUNCH not in one.nodes[one.where[to]].calls and can_jump(one, to, held)
+            }
+        return len(self.jumps) > before
 
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
@@ -208,7 +223,7 @@ class Trace:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
-                if name not in held.places and not is_other(name) and not SUPPLIED.match(called(name)):
+                if not held.hides(name) and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
         sources = list(self._sources.values())
         for source, name in self._redeclared():
@@ -238,7 +253,7 @@ class Trace:
         hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
 
         def leaves(name: str) -> bool:
-            return name in held.exported and name not in hidden
+            return name in self.jumps or (name in held.exported and name not in hidden)
 
         # What both can write to must be the one in front for all.
         for source, one in self.objects():
@@ -254,7 +269,13 @@ class Trace:
             if name in held.exported and not symbol.hidden:
                 self._problems.append(say(source, name, "would be launched by the base's code too: take nvcc 12.8"))
             return
-        if differs and self._own(source, one, name) and name in held.exported and (symbol.hidden or name in held.bound):
+        if (
+            differs
+            and name not in self.jumps
+            and self._own(source, one, name)
+            and name in held.exported
+            and (symbol.hidden or name in held.bound)
+        ):
             self._problems.append(say(source, name, "is bound to the base's own definition inside its library"))
 
     def _trace_node(self, name: str, held: Held) -> None:

@@ -39,10 +39,14 @@ int deeper(int a);         // hidden, called by a third file, calls `secret`
 int kept();                // hidden, unchanged, calls a local function
 extern int written;        // hidden and written to
 extern const int table[2]; // hidden, used by another file
+int equal(int a);          // hidden, one code with the next
+int alike(int a);
+void nothing();            // hidden, with less room than a jump needs
 struct Hidden {            // its vtable is in another file than what makes one
   virtual int first();
   int second;
 };
+int of_hidden(Hidden& hidden);
 API int tabled();
 int inlined_in(int a);
 inline int small(int a) { return a + 10; }
@@ -79,6 +83,10 @@ int secret(int a) {
   return local(a) + 2;
 }
 int kept() { return local(5); }
+int equal(int a) { return a * 7; }
+int alike(int a) __attribute__((alias("_ZN2at6native5equalEi")));
+__attribute__((cold)) void nothing() {}
+__attribute__((cold)) void next_to_nothing() {}
 int Shape::sides() const { return 4; }
 } // namespace at::native
 """,
@@ -96,12 +104,17 @@ int deeper(int a) { return secret(a) * 2; }
 namespace at::native {
 int deep() { return deeper(7) + twice(small(1)); }
 int of_shape(const Shape& shape) { return shape.sides(); }
+int of_hidden(Hidden& hidden) { return hidden.first(); }
 } // namespace at::native
 """,
     f"{FOLDER}/Four.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
-int tabled() { return table[1] + Hidden().first(); }
+int tabled() {
+  Hidden hidden;
+  nothing();
+  return table[1] + of_hidden(hidden) + equal(2) * alike(3);
+}
 } // namespace at::native
 """,
     f"{FOLDER}/Five.cpp": """\
@@ -223,7 +236,7 @@ class Small:
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         compilers = [Compiler(self.base, work, {"DEFAULT": ()}, front, []) for front in ([own] if headers else [], [])]
-        search = Replacement(tree, Libraries(self.base, work), compilers[0], compilers[1], limit)
+        search = Replacement(tree, Libraries(self.base, work, tree.device), compilers[0], compilers[1], limit)
         return search, {path: text for path, text in changed.items() if path.endswith(".cpp")}, headers, texts
 
 
@@ -250,13 +263,23 @@ SHARED = f"{FOLDER}/Shared.h"
 EFFECTIVE = {
     # Its file holds `written`, which both would have, so whoever uses that comes along.
     "exported": ({ONE: ("+ 1;", "+ 7;")}, {ONE, TWO}),
-    "local": ({ONE: ("a * 3", "a * 4")}, {ONE, TWO, THREE}),
-    "hidden": ({ONE: ("+ 2;", "+ 8;")}, {ONE, TWO, THREE}),
-    "hidden, in the middle": ({TWO: ("* 2", "* 5")}, {ONE, TWO, THREE}),
+    "local": ({ONE: ("a * 3", "a * 4")}, {ONE, TWO}),
+    # Who calls it is not compiled: the base's copy jumps to the new one.
+    "hidden": ({ONE: ("+ 2;", "+ 8;")}, {ONE, TWO}),
+    "hidden, in the middle": ({TWO: ("* 2", "* 5")}, {ONE, TWO}),
     "exported, of several files": (
         {TWO: ("secret(1)", "secret(2)"), THREE: ("deeper(7)", "deeper(8)")},
         {ONE, TWO, THREE},
     ),
+    # The class keeps its table, whose function jumps.
+    "virtual, of a hidden class": ({FIVE: ("return 7", "return 8")}, {FIVE}),
+    "one code of two functions": ({ONE: ("a * 7", "a * 8")}, {ONE, TWO}),
+    # The base's code has both names, so who calls either is compiled.
+    "two functions that were one": (
+        {ONE: ('__attribute__((alias("_ZN2at6native5equalEi")))', "{ return a * 9; }")},
+        {ONE, TWO, FOUR, FIVE},
+    ),
+    "no room for a jump": ({ONE: ("void nothing() {}", "void nothing() { written = 50; }")}, {ONE, TWO, FOUR, FIVE}),
     # Who has `deeper` is not compiled: the call goes to the base's.
     "calls what is hidden": ({THREE: ("+ twice", "+ 3 + twice")}, {THREE}),
     # A jump cannot lead to a variable, so who has it comes along.
@@ -266,7 +289,7 @@ EFFECTIVE = {
     "static of a function": ({ONE: ("count = 100", "count = 200")}, {ONE, TWO}),
     "inline": ({SHARED: ("a + 10", "a + 11")}, {ONE, TWO, THREE}),
     "template": ({SHARED: ("return a + a", "return a + a + 1")}, {THREE}),
-    "lines move": ({ONE: ("namespace {\n", "namespace {\n// Moves all.\n\n"), TWO: ("* 2", "* 3")}, {ONE, TWO, THREE}),
+    "lines move": ({ONE: ("namespace {\n", "namespace {\n// Moves all.\n\n"), TWO: ("* 2", "* 3")}, {ONE, TWO}),
 }
 
 
@@ -366,9 +389,27 @@ def test_cuda_off_leaves_the_code_of_the_gpu(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_base_whose_calls_do_not_go_by_the_table(tmp_path: Path) -> None:
-    """The callers of an exported function come along, down to one that cannot; of a base that binds all, nothing is."""
+    """Of an exported function, the base's copy jumps; of a base that binds variables too, nothing is replaced."""
     direct = Small(tmp_path / "functions", "-Wl,-Bsymbolic-functions")
-    with pytest.raises(ForkError, match="Hook.cpp calls `at::native::addCallback` when the process starts"):
-        direct.change({THREE: ("sides()", "sides() + 1")})
+    here, whole, told = direct.change({THREE: ("sides()", "sides() + 1")})
+    assert here == whole != direct.printed() and told == [f"{THREE} (changed)"]
     with pytest.raises(ForkError, match="was linked with -Bsymbolic"):
         Small(tmp_path / "all", "-Wl,-Bsymbolic").change({ONE: ("+ 1;", "+ 7;")})
+
+
+def test_a_jump_farther_than_an_instruction_reaches(small: Small) -> None:
+    """Three GiB lie between the two libraries, as those of the GPU do."""
+    here, whole, _ = small.change({ONE: ("+ 2;", "+ 18;")})
+    spacer = small.folder / "libspacer.so"
+    write(small.folder, {"spacer.cpp": "char space[3ul << 30];\n"})
+    compiled("-shared", "-fPIC", small.folder / "spacer.cpp", "-o", spacer)
+    assert small.printed(f"{small.folder / 'libtorch.so'} {spacer}") == here == whole
+
+
+def test_a_system_that_lets_no_program_change_its_code(small: Small) -> None:
+    here, _, _ = small.change({ONE: ("+ 2;", "+ 28;")})
+    refusing = "int mprotect(void*, unsigned long, int) { errno = EACCES; return -1; }\n"
+    write(small.folder, {"strict.cpp": f'#include <cerrno>\nextern "C" {refusing}'})
+    compiled("-shared", "-fPIC", small.folder / "strict.cpp", "-o", small.folder / "libstrict.so")
+    with pytest.raises(AssertionError, match="of libtorch_cpu.so in memory, and this system does not let a program"):
+        small.printed(f"{small.folder / 'libtorch.so'} {small.folder / 'libstrict.so'}")

@@ -197,7 +197,19 @@ EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
         [
             (MANUAL, "grad / by", "grad / by / 2"),
         ],
-        {f"{MANUAL} (changed)", f"{NODES} (the 1 node of half, calling half_backward)"},
+        {f"{MANUAL} (changed)"},  # The node and the kernel stay: the base's copy jumps to the new one.
+    ),
+    "what all kernels call": (
+        [
+            (CHECKED, "a < 0 ? 0 : a", "a < 0 ? 0 : a + 1"),
+        ],
+        {f"{CHECKED} (changed)"},
+    ),
+    "a node that others make too": (
+        [
+            (MANUAL, "grad / 5", "grad / 6"),
+        ],
+        {f"{MANUAL} (changed)"},
     ),
     "a signature": (
         [
@@ -281,13 +293,6 @@ def test_a_formula_takes_effect(base: Base, name: str) -> None:
 
 
 REFUSED: dict[str, tuple[list[Edit], str]] = {
-    "what all kernels call": (
-        [
-            (CHECKED, "a < 0 ? 0 : a", "a < 0 ? 1 : a"),
-        ],
-        f"{CHECKED}:4 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
-        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
-    ),
     "what all kernels call, declared otherwise": (
         [
             (DECLARED, "checked(int a)", "checked(int a, int b = 0)"),
@@ -315,12 +320,6 @@ REFUSED: dict[str, tuple[list[Edit], str]] = {
             (DECLARED, "return a;", "return a + 1;"),
         ],
         f"{DECLARED}:11 changes `return a + 1;`, which generated code may use without a name",
-    ),
-    "a node that others make too": (
-        [
-            (MANUAL, "grad / 5", "grad / 6"),
-        ],
-        "FifthBackward0 is also made by the base's torch::autograd::VariableType::{}::twin",
     ),
     "a formula that does not compile": (
         [
@@ -351,7 +350,8 @@ def test_a_formula_that_would_not_run_is_refused(base: Base, name: str) -> None:
 
 def test_many_nodes_need_an_option(base: Base) -> None:
     with pytest.raises(ForkError, match="^1 source and the nodes of 1 operator have to be compiled.*`--many 2` allows"):
-        base.planted((MANUAL, "grad / by", "grad / by / 2"), limit=1)
+        edit = ("self: half_backward(grad)", "self: half_backward(grad, 3)")
+        base.planted((MANUAL, "grad / 5", "grad / 7"), (DERIVATIVES, *edit), limit=1)
 
 
 def test_an_entry_that_the_release_has_otherwise(base: Base) -> None:
