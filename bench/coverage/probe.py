@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from fork.engine.proof import mapped
+from fork.engine.proof import mapped, staying
 
 PAGE = mmap.PAGESIZE
 TRAPS = {"x86_64": b"\xcc", "aarch64": b"\x00\x00\x20\xd4"}
@@ -56,8 +56,9 @@ def trap(address: int, libc: ctypes.CDLL) -> bytes:
     return old
 
 
-def watch(old: dict[str, list[tuple[str, int]]]) -> list[str]:
-    """Sets the traps; the list that is returned fills with the names of old functions that run after all."""
+def watch(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> list[str]:
+    """Sets the traps, but for what jumps to ours; the list that is returned fills with the names of old functions that
+    run after all."""
     libc = ctypes.CDLL(None, use_errno=True)
     ran: list[str] = []
     held: dict[int, tuple[str, bytes]] = {}
@@ -76,10 +77,12 @@ def watch(old: dict[str, list[tuple[str, int]]]) -> list[str]:
     watch.kept = action  # type: ignore[attr-defined]
     libc.sigaction(signal.SIGTRAP, ctypes.byref(action), None)
     libraries = mapped()
+    copies = [(name, library, offset) for library, functions in old.items() for name, offset in functions]
+    stay = set(staying([copy for copy in copies if copy[1] in libraries], list(map(os.path.basename, ours))))
     for library, functions in old.items():
         if bias := libraries.get(library, (0, 0))[0]:
             for name, offset in functions:
-                if bias + offset not in held:
+                if bias + offset not in held and f"{name} of {library}" in stay:
                     held[bias + offset] = (name, trap(bias + offset, libc))
     return ran
 
@@ -131,7 +134,7 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
     unbound = elsewhere(wanted["exported"], wanted["ours"])
-    ran = watch(wanted["old"])
+    ran = watch(wanted["old"], wanted["ours"])
     train()
     samples = operators() if wanted["long"] else 0
     print(json.dumps({"unbound": unbound, "ran": sorted(set(ran)), "samples": samples}), flush=True)

@@ -41,8 +41,8 @@ class Place:
 @dataclass(frozen=True)
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
-    directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; and
-    where they have the code of functions."""
+    directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; where
+    they have the code of functions, and variables and tables that they hide."""
 
     exported: frozenset[str]
     bound: frozenset[str]
@@ -51,6 +51,12 @@ class Held:
     users: Mapping[str, list[Caller]]
     slots: Mapping[str, set[tuple[str, int]]]
     places: Mapping[str, set[Place]]
+    variables: Mapping[str, set[Place]]
+
+    def keeps(self, name: str) -> Place | None:
+        """Where a variable or table is that the base hides, if one library alone has it."""
+        found = self.variables.get(name, set()) if name not in self.exported else set()
+        return next(iter(found)) if len(found) == 1 else None
 
     def hides(self, name: str) -> Place | None:
         """Where a function is that the base hides, if one library alone has it."""
@@ -71,7 +77,7 @@ class Libraries:
         kinds = (".py", ".cpp", ".h", ".yaml", ".ini")
         self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
         self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
-        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {}, {})
+        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {}, {}, {})
         self._asked: set[str] = set()
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
         self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
@@ -115,6 +121,9 @@ class Libraries:
                 place = Place(library.rpartition("/")[2], int(offset), int(room), frozenset(twins.split()))
                 if place.library not in self._stays:
                     places[name].add(place)
+            variables: dict[str, set[Place]] = defaultdict(set, self._known.variables)
+            for _, name, library, offset, size in (row for row in rows if row[0] == "variable"):
+                variables[name].add(Place(library.rpartition("/")[2], int(offset), int(size)))
             kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
             self._known = Held(
                 self._known.exported | kinds["exported"].keys(),
@@ -124,6 +133,7 @@ class Libraries:
                 users,
                 slots,
                 places,
+                variables,
             )
         return self._known
 
@@ -152,7 +162,7 @@ class Libraries:
             )
             own = {name: list[list[str]]() for name in fresh}
             for row in (line.split("\t") for line in NVCC.sub(r"\1.cu", said).splitlines()):
-                name = row[1] if row[0] in ("symbol", "place", "direct", "uses", "slot") else "*"
+                name = row[1] if row[0] in OF_A_NAME else "*"
                 own.get(name, own.get(f"?{name}", [])).append(row)
             self._answers |= own
             tree.write(self.work, self._kept.name, json.dumps(self._answers))
@@ -176,5 +186,6 @@ NVCC = re.compile(r"tmpxft_\w+-\d+_([^\t\n]+?)(?:\.compute_\w+)?\.cudafe1\.cpp")
 NAMES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
+OF_A_NAME = ("symbol", "place", "variable", "direct", "uses", "slot")
 KINDS = ("exported", "protected", "hidden")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

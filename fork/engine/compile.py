@@ -182,7 +182,7 @@ def _inputs(job: Job) -> dict[str, Iterable[object]]:
         "FORK_OBJECTS": job.replaced.objects,
         "FORK_PYTHON_OBJECTS": job.replaced.python,
         "FORK_OBJECT_LIBRARIES": device.libraries(job.base) if replaced else [],
-        "FORK_LAST": [glue / "quiet_start.cpp"] if job.replaced.objects else [],
+        "FORK_LAST": [glue / "quiet_start.cpp"] if replaced else [],
         "FORK_MODULE": [
             *(["FORK_OPERATORS"] if job.operators else []),
             *(["FORK_NODES"] if job.replaced.generated else []),

@@ -9,12 +9,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork import process
-from fork.digest import digest
 from fork.engine import toolchain
 from fork.engine.callers import Place
 from fork.engine.objects import readable
-from fork.engine.tree import write
 
 # The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
@@ -74,13 +71,7 @@ def leading(places: Mapping[str, Place], work: Path) -> Path:
         for n, name in enumerate(names)
     )
     text = PROGRAM.format(places=rows, count=len(names), jumps=jumps)
-    made = work / f"hidden-{digest(text.encode())}.o"
-    if not made.is_file():
-        source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")
-        write(work, source.name, text)
-        process.run([toolchain.cxx(), "-O2", "-fPIC", "-c", source, "-o", part], f"{source.name} does not compile")
-        part.replace(made)
-    return made
+    return toolchain.glued(work, "hidden", text)
 
 
 def is_other(name: str) -> bool:

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork import process
-from fork.digest import digest
 from fork.engine import toolchain
 from fork.engine.callers import LATE, Held, Place
 from fork.engine.objects import Object, plain
-from fork.engine.tree import write
 
 NEAR = 5  # bytes of a jump over at most 2 GiB
-PROGRAM = Path(__file__).with_name("jumps.cpp")
+PROGRAM = Path(__file__).parent / "glue/jumps.cpp"
 
 
 def can_jump(one: Object, name: str, held: Held) -> bool:
@@ -41,11 +38,4 @@ def jumping(places: Mapping[str, set[Place]], work: Path) -> Path:
     rows = "".join(f'    {{"{place.library}", {place.offset}ul, fork_new_{known[name]}}},\n' for name, place in copies)
     text = f'#include "{PROGRAM}"\n{declared}const Copy fork_copies[] = {{\n{rows}}};\n'
     text += f"const size_t fork_copy_count = {len(copies)};\n"
-    made = work / f"jumps-{digest(text.encode(), PROGRAM.read_bytes())}.o"
-    if not made.is_file():
-        source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")
-        write(work, source.name, text)
-        flags = ("-std=c++17", "-O2", "-fPIC", "-c")
-        process.run([toolchain.cxx(), *flags, source, "-o", part], f"{source.name} does not compile")
-        part.replace(made)
-    return made
+    return toolchain.glued(work, "jumps", text, PROGRAM.read_bytes())

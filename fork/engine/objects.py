@@ -56,6 +56,11 @@ class Node:
     def digest(self) -> str:
         return digest(*sorted(self.content))
 
+    @property
+    def refers(self) -> bool:
+        """Whether it holds an address."""
+        return bool(self.names or self.sections)
+
 
 class Object:
     """An object of GCC or clang, compiled with a section for each function and variable."""

@@ -8,6 +8,8 @@
 //   place NAME LIBRARY OFFSET ROOM TWINS
 //     There it has a function, with as many bytes up to the next; other names
 //     of the same code, between blanks.
+//   variable NAME LIBRARY OFFSET SIZE
+//     There it has a variable or a table that it hides.
 //   direct NAME LIBRARY FUNCTION FILE
 //     FUNCTION holds the reference; FILE is its source where it is local to it.
 //   uses NAME LIBRARY FUNCTION FILE
@@ -175,6 +177,15 @@ class Library {
       }
       if (!dynamic && type == STT_FUNC && !own) {
         places_.push_back({symbol.st_value, symbol.st_size, name, ""});
+      }
+      if (!dynamic && type == STT_OBJECT && !own &&
+          exported_.count(name) == 0) {
+        std::printf(
+            "variable\t%s\t%s\t%llu\t%llu\n",
+            name,
+            path_,
+            static_cast<unsigned long long>(symbol.st_value),
+            static_cast<unsigned long long>(symbol.st_size));
       }
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.

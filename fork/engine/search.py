@@ -23,6 +23,7 @@ from fork.engine.kernels import Kernels
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, identifier
 from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say, source_of
+from fork.engine.variables import sharing, weakened
 from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.upstream import DERIVATIVES
@@ -418,7 +419,17 @@ class Replacement:
         held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
         files: list[list[Path]] = []
         for group in groups.values():
-            files.append([one.file for one in group])
+            variables = self._variables(group)
+            files.append(
+                [
+                    weakened(one.file, lent, self._libraries.work)
+                    if (lent := variables.keys() & one.undefined)
+                    else one.file
+                    for one in group
+                ]
+            )
+            if variables:
+                files[-1].append(sharing(variables, self._libraries.work))
             if hidden := self._hidden({name for one in group for name in one.undefined}):
                 files[-1].append(leading(hidden, self._libraries.work))
             defined = {name for one in group for name in one.defined}
@@ -439,6 +450,13 @@ class Replacement:
             kernels=self._kernels.places,
             jumps=copies,
         )
+
+    def _variables(self, group: Sequence[Object]) -> dict[str, Place]:
+        """Where the base has the variables that these objects use, and that no compiled source has of its own."""
+        held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
+        used = {name for one in group for name in (*one.undefined, *one.defined)}
+        wanted = (name for name in used if (name in self._trace.shared or name not in own) and not is_other(name))
+        return {name: place for name in wanted if (place := held.keeps(name))}
 
     def _hidden(self, names: set[str]) -> dict[str, Place]:
         """Where the base has what it hides of these names, and no compiled source has."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
+from fork.digest import digest
 from fork.engine.base import Base
 from fork.errors import ForkError
 
@@ -166,6 +167,19 @@ def which(tool: str) -> str:
     if path is None:
         raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return path
+
+
+def glued(work: Path, name: str, text: str, *more: bytes) -> Path:
+    """The object of a small program that the tool writes; `more` is what its text includes."""
+    made = work / f"{name}-{digest(text.encode(), *more)}.o"
+    if not made.is_file():
+        work.mkdir(parents=True, exist_ok=True)
+        source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")
+        source.write_text(text)
+        flags = ("-std=c++17", "-O2", "-fPIC", "-c")
+        process.run([cxx(), *flags, source, "-o", part], f"{source.name} does not compile")
+        part.replace(made)
+    return made
 
 
 def instruction_sets(torch: Path, machine: str) -> dict[str, tuple[str, ...]]:

@@ -23,6 +23,8 @@ CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"
 # The names of what no other file sees.
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
+# Of a class, whose functions or name it refers to.
+TABLE = re.compile(r"_ZT[VIST]")
 SAID = 12  # reasons are told at most
 # What is done once, by its name, and what takes the place of what was done before.
 REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
@@ -91,7 +93,7 @@ class Source:
         if old is None and self.text.before is None:
             return set(one.nodes)
         # Without an object to compare with, what a header has is left to all that include it.
-        found = changed_sections(one, old) if old else {name for name in one.nodes if not self._inherited(name, one)}
+        found = changed_sections(one, old) if old else {name for name in one.nodes if not self.inherits(name, one)}
         known = self.why == NAMES or (alone and self.why == CHANGED)
         return {section for section in found if not known or self.concerns(section, one)}
 
@@ -101,11 +103,11 @@ class Source:
         if symbol is None:
             return True
         if self._concerned is None:
-            return not self._inherited(section, one)
+            return not self.inherits(section, one)
         said = readable(plain(symbol[0]))
         return any(word in said for word in self._concerned)
 
-    def _inherited(self, section: str, one: Object) -> bool:
+    def inherits(self, section: str, one: Object) -> bool:
         """Whether a section holds a function of a header that is not made of what the source itself defines."""
         symbol = re.search(r"\b_Z\w+", section)
         found = one.defined.get(symbol[0]) if symbol else None
@@ -147,6 +149,7 @@ class Trace:
         self._declared = declared
         self._problems, self._nodes = problems, nodes
         self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
+        self.shared: set[str] = set()  # the variables that the sources define, and that are the base's
 
     def objects(self) -> Iterator[tuple[Source, Object]]:
         for source in self._sources.values():
@@ -163,14 +166,29 @@ class Trace:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
         reached |= {name for _, name in self._redeclared()}
         names = (name for _, one in self.objects() for name in {*one.defined, *one.undefined})
-        return self._libraries.held(reached, names)
+        held = self._libraries.held(reached, names)
+        for source in self._sources.values():
+            for n, one in enumerate(source.new):
+                old = source.old[n] if source.old else None
+                self.shared |= {
+                    name for name in one.defined if held.keeps(name) and self._is_left(source, one, old, name)
+                }
+        return held
+
+    def _is_left(self, source: Source, one: Object, old: Object | None, name: str) -> bool:
+        """Whether a name is a variable of plain data that the branch does not change."""
+        symbol, section = one.defined[name], one.where[name]
+        if not symbol.data or symbol.hidden or one.nodes[section].refers or TABLE.match(name):
+            return False
+        of_header = source.inherits(section, one) and identifier(name) not in self._words
+        return of_header or (old is not None and section in old.nodes and section not in changed_sections(one, old))
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
         if source.path.startswith(GENERATED):
             # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
             return []
-        if name in self.jumps or not self._own(source, one, name):
+        if name in self.jumps or name in self.shared or not self._own(source, one, name):
             return []
         return [caller for caller in held.direct.get(name, ()) if not self.covered(caller, [source])]
 
@@ -223,7 +241,12 @@ class Trace:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
-                if not held.hides(name) and not is_other(name) and not SUPPLIED.match(called(name)):
+                if (
+                    not held.hides(name)
+                    and not held.keeps(name)
+                    and not is_other(name)
+                    and not SUPPLIED.match(called(name))
+                ):
                     told.missing.append((source, name))
         sources = list(self._sources.values())
         for source, name in self._redeclared():
@@ -253,7 +276,7 @@ class Trace:
         hidden = {name for one in differing for name, symbol in one.defined.items() if symbol.hidden}
 
         def leaves(name: str) -> bool:
-            return name in self.jumps or (name in held.exported and name not in hidden)
+            return name in self.jumps or name in self.shared or (name in held.exported and name not in hidden)
 
         # What both can write to must be the one in front for all.
         for source, one in self.objects():

@@ -46,6 +46,8 @@ DEFINED = (
     "USE_TENSORPIPE",
     "USE_C10D_GLOO",
     "USE_NUMPY",
+    # Else pybind11 hides its variables, and the fork's would not be the base's.
+    "PYBIND11_NAMESPACE=pybind11",
     "USE_C10D",
     "USE_ITT",
     "USE_VALGRIND",
@@ -54,6 +56,8 @@ DEFINED = (
 )
 # How nvcc's front end tells an error.
 NVCC = re.compile(r"^(\S.*)\((\d+)\): (?:catastrophic )?error[^:\n]*:", re.MULTILINE)
+# What is hidden is not reached by the table in which a variable of the base can stand.
+HIDING = "-fvisibility=hidden"
 KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
 
 
@@ -98,6 +102,7 @@ class Compiler:
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         flags = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
         said = [word for word in (flags[1] if flags else "").split() if word.startswith(("-D", "-O", "-f"))]
+        said = [word for word in said if word != HIDING]
         self._flags = [
             f"-std=c++{standard[1][2:] if standard else '17'}",
             *said,
