@@ -53,15 +53,18 @@ class Held:
     places: Mapping[str, set[Place]]
     variables: Mapping[str, set[Place]]
 
-    def keeps(self, name: str) -> Place | None:
-        """Where a variable or table is that the base hides, if one library alone has it."""
-        found = self.variables.get(name, set()) if name not in self.exported else set()
-        return next(iter(found)) if len(found) == 1 else None
+    def keeps(self, name: str, python: bool) -> Place | None:
+        """Where a variable or table is that the base hides, for code of the Python bindings or for other code."""
+        return self._nearest(self.variables, name, python)
 
-    def hides(self, name: str) -> Place | None:
-        """Where a function is that the base hides, if one library alone has it."""
-        found = self.places.get(name, set()) if name in self.hidden and name not in self.exported else set()
-        return next(iter(found)) if len(found) == 1 else None
+    def hides(self, name: str, python: bool) -> Place | None:
+        """The same of a function."""
+        return self._nearest(self.places, name, python)
+
+    def _nearest(self, places: Mapping[str, set[Place]], name: str, python: bool) -> Place | None:
+        found = places.get(name, set()) if name in self.hidden and name not in self.exported else set()
+        own = [place for place in found if place.library == NAMES[2 if python else 0]]
+        return own[0] if own else next(iter(found)) if len(found) == 1 else None
 
 
 class Libraries:

@@ -22,6 +22,7 @@ PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|c
 NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
 # What PyTorch's generators name the code of a node, and the kernel of an operator.
 HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
+PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # Told once for the base, and once for the copy; what each finds out for itself, such as a type or how a function's
 # arguments are parsed; or by design each library's own, as what pybind11 and nvcc keep there.
 PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
@@ -79,6 +80,7 @@ class Object:
                 self._symbols(self._content(n), self._content(section[6]))
         own = [symbol for symbol in self.symbols if symbol and symbol.name and symbol.section]
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
+        self.python = any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
         self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}

@@ -33,7 +33,6 @@ from fork.weave.scan import code_of
 
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
-PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -411,7 +410,7 @@ class Replacement:
         symbols: set[str] = set()
         for source in self._sources.values():
             for one in source.new:
-                groups[any(PYTHON.fullmatch(name) for name in one.undefined)].append(one)
+                groups[one.python].append(one)
                 shown = {name for name, symbol in one.defined.items() if not symbol.hidden}
                 symbols |= {name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)}
             if not source.path.startswith(GENERATED):
@@ -419,7 +418,7 @@ class Replacement:
         held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
         files: list[list[Path]] = []
         for group in groups.values():
-            variables = self._variables(group)
+            variables = self._variables(group) if group else {}
             files.append(
                 [
                     weakened(one.file, lent, self._libraries.work)
@@ -430,7 +429,7 @@ class Replacement:
             )
             if variables:
                 files[-1].append(sharing(variables, self._libraries.work))
-            if hidden := self._hidden({name for one in group for name in one.undefined}):
+            if hidden := self._hidden(group) if group else {}:
                 files[-1].append(leading(hidden, self._libraries.work))
             defined = {name for one in group for name in one.defined}
             if own := {name: held.places[name] for name in defined & self._trace.jumps - jumps.keys()}:
@@ -456,13 +455,14 @@ class Replacement:
         held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
         used = {name for one in group for name in (*one.undefined, *one.defined)}
         wanted = (name for name in used if (name in self._trace.shared or name not in own) and not is_other(name))
-        return {name: place for name in wanted if (place := held.keeps(name))}
+        return {name: place for name in wanted if (place := held.keeps(name, group[0].python))}
 
-    def _hidden(self, names: set[str]) -> dict[str, Place]:
-        """Where the base has what it hides of these names, and no compiled source has."""
+    def _hidden(self, group: Sequence[Object]) -> dict[str, Place]:
+        """Where the base has what it hides of the functions that these objects call, and no compiled source has."""
         held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
-        wanted = (name for name in names - own if not is_other(name) and not SUPPLIED.match(called(name)))
-        return {name: place for name in wanted if (place := held.hides(name))}
+        names = {name for one in group for name in one.undefined} - own
+        wanted = (name for name in names if not is_other(name) and not SUPPLIED.match(called(name)))
+        return {name: place for name in wanted if (place := held.hides(name, group[0].python))}
 
     def _told_nodes(self) -> list[str]:
         """A phrase for the generated sources: how many nodes, of which operators, and why."""

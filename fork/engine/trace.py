@@ -171,7 +171,9 @@ class Trace:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else None
                 self.shared |= {
-                    name for name in one.defined if held.keeps(name) and self._is_left(source, one, old, name)
+                    name
+                    for name in one.defined
+                    if held.keeps(name, one.python) and self._is_left(source, one, old, name)
                 }
         return held
 
@@ -241,12 +243,8 @@ class Trace:
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
             for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
-                if (
-                    not held.hides(name)
-                    and not held.keeps(name)
-                    and not is_other(name)
-                    and not SUPPLIED.match(called(name))
-                ):
+                place = held.hides(name, one.python) or held.keeps(name, one.python)
+                if not place and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
         sources = list(self._sources.values())
         for source, name in self._redeclared():
