@@ -98,8 +98,12 @@ class Replacement:
                 continue  # fewer are concerned now
             for source, name, caller in found.callers:
                 self._add_caller(source, name, caller)
-            for source, name in found.missing:
-                self._add_holder(source, name)
+            own = {name for _, one in self._trace.objects() for name in one.defined}
+            self._problems += [
+                f"{source.path} uses `{called(name)}`, which the base hides so that nothing else reaches it"
+                for source, name in found.missing
+                if name not in own
+            ]
             refuse(self._problems)
             self._refuse_many()
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
@@ -377,34 +381,8 @@ class Replacement:
             self._known_words[path] = set(re.findall(r"\w+", self._tree.read(path) or ""))
         return self._known_words[path]
 
-    def _add_holder(self, source: Source, name: str) -> None:
-        """The source that defines what a compiled one calls and the base hides."""
-        if any(name in one.defined for _, one in self._trace.objects()):
-            return
-        word = identifier(name)
-        found = [
-            path
-            for path in self._tree.naming(word)
-            if self._compiles(path)
-            if path not in self._sources or not self._sources[path].new
-            # A function, a variable or, where the name is that of a class, its vtable
-            if re.search(
-                rf"\b{re.escape(word)}\s*(?:<[^;{{}}]*>)?\s*(?:[({{=;[]|::)", code_of(self._tree.read(path) or "")
-            )
-        ]
-        for path in found:
-            text = self._tree.text(path)
-            (made, *_) = self._compiler.compile_all(
-                self._compiler.units(path, left(text.after, text.after)[0])
-            ).values()
-            if not isinstance(made, Failed) and name in Object(made).defined:
-                self._add(text, f"has {word}, which {source.path.rpartition('/')[2]} calls", False)
-                return
-        self._problems.append(
-            f"{source.path} calls `{called(name)}`, which the base hides, and no source that compiles has it"
-        )
-
     def _result(self) -> Replaced:
+        self._trace.jump_all()
         groups: dict[bool, list[Object]] = {False: [], True: []}  # those of the Python bindings apart
         told: list[str] = []
         symbols: set[str] = set()

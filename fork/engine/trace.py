@@ -201,11 +201,20 @@ class Trace:
         for one in source.new:
             known = one.nodes.get(one.where[name]) if name in one.defined else None
             inner = {name, *(known.names if known and one.defined[name].data else ())} & one.defined.keys()
-            free = inner if known and not self._declared.keys() & set(map(identifier, inner)) else ()
-            self.jumps |= {
-                to for to in free if LAUNCH not in one.nodes[one.where[to]].calls and can_jump(one, to, held)
-            }
+            if known and not self._declared.keys() & set(map(identifier, inner)):
+                self.jumps |= {to for to in inner if self._may_jump(one, to, held)}
         return len(self.jumps) > before
+
+    def jump_all(self) -> None:
+        """Lets the copies of all functions jump that a changed source has, whoever may hold their addresses."""
+        held = self.held()
+        for source in self._sources.values():
+            for one in source.new if source.changed else ():
+                shown = (name for name, symbol in one.defined.items() if symbol.binding == GLOBAL)
+                self.jumps |= {name for name in shown if self._may_jump(one, name, held)}
+
+    def _may_jump(self, one: Object, name: str, held: Held) -> bool:
+        return LAUNCH not in one.nodes[one.where[name]].calls and can_jump(one, name, held)
 
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from fork import process
 from fork.engine.base import PACKAGES, Base
 
 # Nobody edits these by hand, and they are four fifths of the wheel. All else is copied, so that what somebody writes
@@ -30,11 +31,19 @@ def copy(base: Base, site: Path, store: Path) -> None:
         date_last(made, store)
     for package in PACKAGES:
         if (store / package).is_dir():
-            shutil.copytree(store / package, site / package, copy_function=link, symlinks=True)
+            _link_all(store / package, site / package)
     # The CUDA libraries find their companions by a path relative to their own.
     for companion in ("nvidia", "cusparselt"):
         if (base.site / companion).is_dir():
             (site / companion).symlink_to(base.site / companion)
+
+
+def _link_all(source: Path, target: Path) -> None:
+    """A folder of hard links to another's files; `cp` takes a tenth of the time that Python does."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if process.attempt(["cp", "--archive", "--link", source, target]).returncode:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(source, target, copy_function=link, symlinks=True)
 
 
 def _copy(source: str, target: str) -> None:

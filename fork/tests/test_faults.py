@@ -86,8 +86,13 @@ HALF = (
     "Path.write_bytes = half\n"
 )
 KILLS = {
-    "copy": "link, count = tree.link, iter(range(10 ** 9))\n"
-    "tree.link = lambda a, b: kill() if next(count) == 3000 else link(a, b)\n",
+    "copy": "attempt = process.attempt\n"
+    "def half(command, **options):\n"
+    "    if command[0] != 'cp':\n"
+    "        return attempt(command, **options)\n"
+    "    subprocess.Popen(command)\n"
+    "    time.sleep(0.03); kill()\n"
+    "process.attempt = half\n",
     "weave": HALF.format(where="self.parent.name == 'woven'"),
     "generate": "attempt = process.attempt\n"
     "def slow(command, **options):\n"
