@@ -229,6 +229,14 @@ TORCH_LIBRARY(mine, m) {
 TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("f", f); }
 TORCH_LIBRARY_IMPL(_, CPU, m) { m.fallback(f); }
 C10_REGISTER_CLASS(Registry, key, Class)
+RegisterOperators operators({Operator("f", [](Stack& stack) {
+  if (f(stack)) {
+    g(stack);
+  }
+})});
+Registry another(int a) {
+  return Registry("two", f);
+}
 } // namespace c10
 """
 
@@ -236,11 +244,11 @@ C10_REGISTER_CLASS(Registry, key, Class)
 def test_what_is_left_to_the_base() -> None:
     """Each with its line; the text keeps the numbers of its lines, and what is new is registered."""
     text, told = left(REGISTRATIONS.replace('"one"', '"new"'), REGISTRATIONS)
-    assert [place for place, _ in told] == [2, 6, 9, 13, 14]
+    assert [place for place, _ in told] == [2, 6, 9, 13, 14, 15]
     assert 'Registry registers("new", f);\n' in text and 'TORCH_LIBRARY_IMPL(mine, CPU, m) { m.impl("f", f); }' in text
     assert text.count("\n") == REGISTRATIONS.count("\n")
     assert "C10_DECLARE_bool(flag);" in text and "fork_left_2(::torch::Library& m) {\n  m.def" in text
-    assert "Registry* make(int a) { return nullptr; }" in text
+    assert "Registry* make(int a) { return nullptr; }" in text and "\nRegistry another(int a) {\n" in text
 
 
 def test_what_is_no_longer_registered() -> None:

@@ -123,11 +123,15 @@ def _statements(text: str, code: str) -> Iterator[Registration]:
             yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
     for found in OBJECT.finditer(code):
         end = _statement(code, found.end())
-        # A function has its body behind its arguments.
-        plain = re.sub(r"\[[^][]*\]\s*\([^()]*\)[^{]*\{", "", code[found.start() : end])
-        if not re.search(r"\)[\w\s]*\{", plain) and scan(text).outside(found.start()):
+        if not _is_function(code, found.end()) and scan(text).outside(found.start()):
             said = text[found.start() : end].strip().rstrip(";")
             yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
+
+
+def _is_function(code: str, at: int) -> bool:
+    """Whether what has its name before `at` is a function, whose body stands behind its arguments."""
+    behind = _behind(code, at + 1) if code[at : at + 1] == "(" else at
+    return behind > at and bool(re.compile(r"[\w\s]*\{").match(code, behind)) and code[behind - 1] == ")"
 
 
 def _head(said: str) -> str:
