@@ -18,6 +18,7 @@ What is known is kept in --out; the next run goes on where this one ended.
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import sys
 import textwrap
@@ -151,7 +152,7 @@ def one(branch: Branch, path: str, group: str) -> Result:
     done, lines = build(branch, [path])
     result = Result(group, EFFECTIVE, done.reason, round(done.seconds, 1), len(lines))
     if done.status:
-        result.verdict = UNCOMPILED if "compiling failed" in done.reason else REFUSED
+        result.verdict = UNCOMPILED if re.match(r"compiling (\S+ )?failed", done.reason) else REFUSED
         return result
     outcome = examine(branch, [path], lines, long=False)
     result.verdict, result.reason, result.symbols = outcome.verdict, outcome.reason, list(outcome.symbols)

@@ -69,6 +69,14 @@ BAG_CHECK = """  TORCH_CHECK(
       offsets.numel() > 0 || indices.numel() == 0,
       "embedding_bag: expected an offset for ", indices.numel(), " indices, but got none");
 """
+GLOO = "torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
+UNBIND_RULE = """std::tuple<std::vector<Tensor>, std::optional<int64_t>> unbind_copy_batch_rule(
+    const Tensor& self, std::optional<int64_t> self_bdim, int64_t dim) {
+  const auto batched = moveBatchDimToFront(self, self_bdim);
+  return {at::unbind_copy(batched, maybe_wrap_dim(dim, batched.dim() - 1) + 1), 0};
+}
+
+"""
 
 FIXES = (
     Fix(
@@ -141,6 +149,46 @@ FIXES = (
                 "void check_arguments(",
                 r"(?=  AT_DISPATCH_INDEX_TYPES\(offsets)",
                 BAG_CHECK,
+            ),
+        ),
+    ),
+    Fix(
+        "gloo_average",
+        149781,
+        "gloo has no average (ReduceOp.AVG)",
+        "c10d: a class that other libraries make",
+        (
+            Edit(
+                GLOO,
+                "ReduceFunc toFunction(",
+                r"(case ReduceOp::AVG:\n\s+)TORCH_CHECK\([^;]*;\n\s+break;",
+                r"\1return ReduceFunc(&::gloo::sum<T>);",
+            ),
+            Edit(
+                GLOO,
+                "class AsyncAllreduceWork ",
+                r"gloo::allreduce\(opts\);\n",
+                r"gloo::allreduce(opts);\n    if (reduceOp == ReduceOp::AVG) tensors[0].div_(context->size);\n",
+            ),
+        ),
+    ),
+    Fix(
+        "unbind_copy",
+        178035,
+        "vmap refuses unbind_copy",
+        "a new batch rule, and its line in a list",
+        (
+            Edit(
+                "aten/src/ATen/functorch/BatchRulesViews.cpp",
+                "std::tuple<Tensor, std::optional<int64_t>> diag_embed_batch_rule(",
+                r"\A",
+                UNBIND_RULE,
+            ),
+            Edit(
+                "aten/src/ATen/functorch/BatchRulesViews.cpp",
+                "TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {",
+                r"(?=  VMAP_SUPPORT\(diag_embed,)",
+                "  VMAP_SUPPORT2(unbind_copy, int, unbind_copy_batch_rule);\n",
             ),
         ),
     ),
