@@ -186,8 +186,8 @@ FIXES = (
             ),
             Edit(
                 "aten/src/ATen/functorch/BatchRulesViews.cpp",
-                "TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {",
-                r"(?=  VMAP_SUPPORT\(diag_embed,)",
+                "  VMAP_SUPPORT(diag_embed,",
+                r"\A",
                 "  VMAP_SUPPORT2(unbind_copy, int, unbind_copy_batch_rule);\n",
             ),
         ),
