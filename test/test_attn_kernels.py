@@ -5,7 +5,6 @@ What a device has no kernels for is composed there, by the same rule of errors.
 """
 
 import contextlib
-import functools
 import itertools
 import json
 import math
@@ -27,30 +26,16 @@ from torch.testing._internal.common_device_type import (
 from torch.testing._internal.common_utils import (
     parametrize,
     run_tests,
-    subtest,
     TestCase,
 )
 
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 NAMES = ("output", "attn", "grad_q", "grad_k", "grad_v")
-# (N, D, E): below and beyond a vector, a tile and a block; the kernels of CUDA take the
-# last three.
-SIZES = [
-    (2, 3, 4),
-    (17, 5, 33),
-    (63, 16, 65),
-    (65, 1, 100),
-    (65, 2, 1),
-    (1090, 1, 2),
-    (400, 64, 1),
-    (129, 70, 90),
-    (200, 128, 16),
-    (9, 200, 300),
-    (64, 64, 64),
-    (136, 128, 128),
-    (304, 64, 64),
-]
+# N, D and E: below and beyond a vector, a tile and a block; the kernels of CUDA take the last three.
+SIZES = [(2, 3, 4), (17, 5, 33), (63, 16, 65), (65, 1, 100), (65, 2, 1), (1090, 1, 2)]
+SIZES += [(400, 64, 1), (129, 70, 90), (200, 128, 16), (9, 200, 300)]
+SIZES += [(64, 64, 64), (136, 128, 128), (304, 64, 64)]
 # Leading dimensions, M, N, D, E: whole matrices for each thread, and some that are cut
 BATCHES = [
     ((3,), 33, 65, 9, 20),
@@ -86,8 +71,8 @@ def make_inputs(n, d, e, dtype, device="cpu", scale=1.0, draw=0, m=None, lead=()
     m = n if m is None else m
     generator = torch.Generator().manual_seed(((n * 211 + d) * 211 + e) * 211 + draw)
     shapes = [(*lead, *size) for size in ((m, d), (n, d), (n, e), (m, e), (m, n))]
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    tensors = [torch.randn(shape, generator=generator, dtype=wide) for shape in shapes]
+    options = {"generator": generator, "dtype": torch.float64}
+    tensors = [torch.randn(shape, **options) for shape in shapes]
     root = (scale / max(d, 1) ** 0.5) ** 0.5
     return [(t * root if i < 2 else t).to(device, dtype) for i, t in enumerate(tensors)]
 
@@ -134,14 +119,12 @@ def composition(q, k, v, grad_output=None, grad_attn=None):
 
     q, k, v, grad_output, grad_attn = map(rounded, (q, k, v, grad_output, grad_attn))
     attn = rounded(torch.tanh(rounded(q @ mT(k))))
-    output = attn @ v
-    grads = [grad_attn, None if grad_output is None else rounded(grad_output @ mT(v))]
-    grads = [g for g in grads if g is not None]
-    results = [output, attn, None, None, None]
+    through_output = None if grad_output is None else rounded(grad_output @ mT(v))
+    grads = [g for g in (grad_attn, through_output) if g is not None]
+    results = [attn @ v, attn, None, None, None]
     if grads:
-        scores = rounded(
-            torch.ops.aten.tanh_backward(rounded(sum(grads[1:], grads[0])), attn)
-        )
+        total = rounded(sum(grads[1:], grads[0]))
+        scores = rounded(torch.ops.aten.tanh_backward(total, attn))
         results[2:4] = scores @ k, mT(scores) @ q
     if grad_output is not None:
         results[4] = mT(attn) @ grad_output
@@ -173,13 +156,8 @@ def magnitudes(q, k, v, grad_output=None, grad_attn=None):
     grad = 0 if grad_output is None else norm(grad_output, mT(v))
     grad = (grad if grad_attn is None else grad + abs(grad_attn)) * slope
     grad_v = None if grad_output is None else norm(mT(attn), grad_output)
-    return (
-        norm(attn, v),
-        attn + scores * slope,
-        norm(grad, k),
-        norm(mT(grad), q),
-        grad_v,
-    )
+    grads = norm(grad, k), norm(mT(grad), q), grad_v
+    return norm(attn, v), attn + scores * slope, *grads
 
 
 def statistics(values):
@@ -204,25 +182,21 @@ def broken_rule(name, dtype, draws):
     sums = min(epsilon, torch.finfo(torch.float32).eps)
     count = max(2, sum(exact.size for _, _, exact, _ in draws))
     largest = (2 * math.log(count)) ** 0.5
-    errors, plains, units, tops = [], [], [], []
+    rows = []
     for result, plain, exact, magnitude in draws:
-        errors.append(abs(precise(result) - exact))
-        plains.append(abs(precise(plain) - exact))
-        unit = sums * np.maximum(abs(exact), magnitude)
-        units.append(np.maximum(epsilon * abs(exact), unit))
-        tops.append(np.maximum(epsilon * abs(exact), largest * unit))
-    for what, got, plain, unit in zip(
-        ("root mean square", "largest"),
-        *map(statistics, (errors, plains)),
-        (statistics(units)[0], statistics(tops)[1]),
-        strict=True,
-    ):
-        allowed = max(factor * plain, unit)
+        unit, rounding = sums * np.maximum(abs(exact), magnitude), epsilon * abs(exact)
+        errors = abs(precise(result) - exact), abs(precise(plain) - exact)
+        bounds = np.maximum(rounding, unit), np.maximum(rounding, largest * unit)
+        rows.append((*errors, *bounds))
+    got, plain, units, tops = map(statistics, zip(*rows))
+    for i, what in enumerate(("root mean square", "largest")):
+        unit = (units, tops)[i][i]
+        allowed = max(factor * plain[i], unit)
         # An error that is not a number is broken too.
-        if not got <= allowed:
+        if not got[i] <= allowed:
             return (
-                f"{name} {dtype}: the {what} error is {got:.3g}; allowed is {allowed:.3g}, "
-                f"from {factor} times the composition's {plain:.3g} and errors of one unit, {unit:.3g}"
+                f"{name} {dtype}: the {what} error is {got[i]:.3g}; allowed is {allowed:.3g}, "
+                f"from {factor} times the composition's {plain[i]:.3g} and errors of one unit, {unit:.3g}"
             )
     return None
 
@@ -289,12 +263,10 @@ class TestAttnKernels(TestCase):
         self.assertTrue(called & {name for name, _ in expected}, "nothing was called")
         for name, fused in expected:
             if name in called:
-                self.assertEqual(
-                    name not in composed,
-                    fused,
-                    f"does {name} run kernels? This file wants a process of its own, "
-                    "where nobody sets TORCH_ATTN_KERNELS=0",
+                hint = (
+                    f"{name}: this file wants its own process, no TORCH_ATTN_KERNELS=0"
                 )
+                self.assertEqual(name not in composed, fused, hint)
 
     @torch.compiler.disable  # Dynamo takes numpy's arrays for tensors
     def assert_rule(self, draws, run=kernels, wanted=NAMES):
@@ -305,20 +277,17 @@ class TestAttnKernels(TestCase):
                 torch.full((size,), float("nan"), device="cuda")
         with self.runs(*is_served(*draws[0])):
             results = [run(*arguments) for arguments in draws]
-        by_name = {name: [] for name in NAMES}
+        by_name = {}
         for arguments, result in zip(draws, results, strict=True):
-            values = (
-                result,
-                composition(*arguments),
-                reference(*arguments),
-                magnitudes(*map(precise, arguments)),
-            )
-            for name, got, plain, exact, size in zip(NAMES, *values, strict=True):
+            others = composition(*arguments), reference(*arguments)
+            sizes = magnitudes(*map(precise, arguments))
+            values = zip(NAMES, result, *others, sizes, strict=True)
+            for name, got, plain, exact, size in values:
                 if name not in wanted or plain is None:
                     continue
                 self.assertEqual(got.shape, exact.shape, msg=name)
                 self.assertEqual(got.dtype, dtype, msg=name)
-                by_name[name].append((got, plain, exact, size))
+                by_name.setdefault(name, []).append((got, plain, exact, size))
         for name, results in by_name.items():
             self.assertIsNone(broken_rule(name, dtype, results))
 
@@ -334,8 +303,19 @@ class TestAttnKernels(TestCase):
             self.skipTest("no kernels on this device")
         return inputs
 
+    def assert_same_bits(self, inputs, layout):
+        """The kernels' results for tensors of another layout are those for the inputs."""
+        others = [None if t is None else layout(t) for t in inputs]
+        with self.runs():
+            expected = kernels(*inputs)
+            results = kernels(*others)
+            grads = backward(*others[3:], *others[:3], layout(expected[1]))
+        exactly = {"atol": 0, "rtol": 0, "msg": layout.__name__}
+        self.assertEqual(results, expected, **exactly)
+        self.assertEqual(grads, expected[2:], **exactly)
+
     @dtypes(*DTYPES)
-    @parametrize("size", [subtest(s, name="x".join(map(str, s))) for s in SIZES])
+    @parametrize("size", SIZES, name_fn=lambda size: "x".join(map(str, size)))
     def test_errors_against_composition(self, device, dtype, size):
         # Few numbers say little about an error: small inputs are drawn several times.
         count = 1 + 500 // (size[0] * min(size))
@@ -501,49 +481,29 @@ class TestAttnKernels(TestCase):
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
     def test_strides(self, device, dtype):
+        def transposed(t):
+            return t.t().contiguous().t()
+
+        def wide(t):
+            return t.new_zeros(2 * t.size(0), 3 * t.size(1))[::2, ::3].copy_(t)
+
+        def moved(t):
+            return t.new_zeros(t.numel() + 1)[1:].view(t.shape).copy_(t)
+
         inputs = self.served_inputs(150, 20, 70, dtype, device)
-        with self.runs():
-            expected = kernels(*inputs)
-
-        def layouts(t):
-            if t is None:
-                return (None,) * 3
-            wide = torch.zeros(2 * t.size(0), 3 * t.size(1), dtype=dtype, device=device)
-            wide[::2, ::3] = t
-            moved = torch.zeros(t.numel() + 1, dtype=dtype, device=device)[1:]
-            moved = moved.view(t.shape).copy_(t)
-            return t.t().contiguous().t(), wide[::2, ::3], moved
-
-        attn = layouts(expected[1])
-        for (*operands, grad, grad_attn), a in zip(
-            zip(*map(layouts, inputs), strict=True), attn, strict=True
-        ):
-            with self.runs():
-                results = kernels(*operands, grad, grad_attn)
-                grads = backward(grad, grad_attn, *operands, a)
-            self.assertEqual(results, expected, atol=0, rtol=0)
-            self.assertEqual(grads, expected[2:], atol=0, rtol=0)
+        for layout in transposed, wide, moved:
+            self.assert_same_bits(inputs, layout)
 
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
     @parametrize("n", (1, 33, 1155))
     def test_nothing_is_read_past_the_end(self, device, dtype, n):
-        # Odd sizes, so that the last pair, vector and tile of rows are not whole.
-        inputs = self.served_inputs(n, 7, 5, dtype, device)
-        expected = kernels(*inputs)
-
         def before_nans(t):
-            if t is None:
-                return None
             nans = torch.full_like(t[:1], float("nan")).expand(8, -1)
             return torch.cat((t, nans))[: t.size(0)]
 
-        with self.runs():
-            got = kernels(*map(before_nans, inputs))
-            q, k, v, *grads = map(before_nans, inputs)
-            again = backward(*grads, q, k, v, before_nans(expected[1]))
-        self.assertEqual(got, expected, atol=0, rtol=0)
-        self.assertEqual(again, expected[2:], atol=0, rtol=0)
+        # Odd sizes, so that the last pair, vector and tile of rows are not whole.
+        self.assert_same_bits(self.served_inputs(n, 7, 5, dtype, device), before_nans)
 
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
@@ -567,8 +527,8 @@ class TestAttnKernels(TestCase):
         masks = itertools.product((True, False), repeat=3)
         for given, mask in itertools.product(pairs, masks):
             wanted = list(itertools.compress(NAMES[2:], mask))
-            run = functools.partial(kernels, mask=mask)
-            self.assert_rule([(q, k, v, *given)], run, wanted)
+            inputs = [(q, k, v, *given)]
+            self.assert_rule(inputs, lambda *x: kernels(*x, mask=mask), wanted)
 
     @onlyCPU
     def test_onednn_switched_off_at_first(self, device):
@@ -593,12 +553,8 @@ class TestAttnKernels(TestCase):
     @dtypes(*DTYPES)
     def test_memory_by_threads(self, device, dtype):
         """Beside the results: the bytes of attn, four MiB, or 5 * 2^16 numbers for each thread."""
-        for lead, m, n in (
-            ((), 1024, 1024),
-            ((64,), 128, 128),
-            ((16,), 512, 512),
-            ((3,), 512, 700),
-        ):
+        cases = ((), 1024, 1024), ((64,), 128, 128), ((16,), 512, 512), ((3,), 512, 700)
+        for lead, m, n in cases:
             arguments = make_inputs(n, 64, 64, dtype, m=m, lead=lead)
             with self.runs():
                 attn = kernels(*arguments)[1]
@@ -609,10 +565,25 @@ class TestAttnKernels(TestCase):
             for count, call in itertools.product((1, 2, 4, 16, 64), calls):
                 torch.set_num_threads(count)
                 extra = peak_memory(call) - sum(t.nbytes for t in call())
-                bound = max(
-                    attn.nbytes, 2**22, count * 5 * 2**16 * max(4, dtype.itemsize)
-                )
+                scratch = count * 5 * 2**16 * max(4, dtype.itemsize)
+                bound = max(attn.nbytes, 2**22, scratch)
                 self.assertLessEqual(extra, bound, f"{lead}, {count} threads")
+
+    @onlyCPU
+    @dtypes(torch.float32, torch.complex64)
+    def test_memory_is_less_than_composition_takes(self, device, dtype):
+        """By kernels or, for complex numbers always, by products."""
+        inputs = [torch.randn(1024, 8, dtype=dtype) for _ in range(3)]
+        inputs = [x.requires_grad_() for x in inputs]
+
+        def peaks(function):
+            value = function(*inputs)[0].abs().sum()
+            options = {"retain_graph": True}
+            yield peak_memory(lambda: function(*inputs))
+            yield peak_memory(lambda: torch.autograd.grad(value, inputs, **options))
+
+        for ours, theirs in zip(peaks(torch.attn), peaks(composition), strict=True):
+            self.assertLess(ours, theirs)
 
     @largeTensorTest("10GB")  # backward, composed, takes one more of attn's size
     def test_more_than_int32_elements(self, device):
