@@ -69,7 +69,10 @@ def attn_backward_strategy(op_schema: OpSchema) -> OpStrategy:
         [sums, sums, columns, columns, sums, whole, whole, columns, whole],  # E
         [columns, columns, whole, whole, whole, columns, columns, whole, whole],  # D
     ]
-    present = [*output_mask, *(x is not None for x in operands)]
+    given = [x is not None for x in operands]
+    # A gradient is there if it is wanted and has a term.
+    terms = any(given[:2]), any(given[:2]), given[0]
+    present = [*(x and y for x, y in zip(output_mask, terms)), *given]
     placements = [
         [x if there else None for x, there in zip(row, present)] for row in placements
     ]
