@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from fork import process
+from fork.checkout.git import Checkout
 from fork.engine.base import Base
 from fork.engine.tree import write
 
@@ -107,6 +110,23 @@ def advice(checkout: Path, header: str) -> str:
     if any(found[0].iterdir()):
         return f"third_party/{found[0].name} lacks it: `git submodule update --recursive third_party/{found[0].name}`"
     return f"`git submodule update --init --recursive third_party/{found[0].name}` brings it"
+
+
+def unlike(checkout: Checkout, release: str, files: Iterable[str]) -> list[str]:
+    """What to say of each submodule of these files that stands at another commit than the release's."""
+    top = checkout.path / "third_party"
+    names = {PurePath(file).relative_to(top).parts[0] for file in files if PurePath(file).is_relative_to(top)}
+    found: list[str] = []
+    for name in sorted(name for name in names if (top / name / ".git").exists()):
+        own = process.run(["git", "-C", top / name, "rev-parse", "HEAD"], f"{top / name} has no commit").strip()
+        _, kind, wanted, *_ = [*checkout.git("ls-tree", release, f"third_party/{name}").split(), "", "", ""]
+        if kind == "commit" and wanted != own:
+            mend = f"git -C {shlex.quote(str(top / name))} checkout {wanted[:10]}"
+            found.append(
+                f"third_party/{name} is at {own[:10]}, and the release was built with {wanted[:10]}, where types may "
+                f"have other fields, and a process then writes over foreign memory: `{mend}`"
+            )
+    return found
 
 
 def _make(base: Base, top: Path, made: Made, out: Path) -> bool:

@@ -290,6 +290,7 @@ class Replacement:
         for source in self._sources.values():
             if not source.new:
                 new |= dict.fromkeys(source.units(), source)
+        headers: set[str] = set()
         for compiler in dict.fromkeys(source.compiler for source in new.values()):
             own = [unit for unit, source in new.items() if source.compiler is compiler]
             for unit, made in compiler.compile_all(own).items():
@@ -297,7 +298,10 @@ class Replacement:
                     self._failed(new[unit], made)
                 else:
                     new[unit].new.append(Object(made))
+                    headers |= {*compiler.headers_of(made)}
         refuse(self._problems)
+        for line in others.unlike(self._tree.checkout, self._tree.release, headers):
+            print(f"warning  {line}", flush=True)
         held = self._trace.held()
         old: dict[Unit, Source] = {}
         for source in self._sources.values():

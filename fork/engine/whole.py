@@ -183,6 +183,10 @@ class Compiler:
         same = all(Path(name).is_file() and _digest(name) == made for name, made in inputs.items())
         return file if same else None
 
+    def headers_of(self, made: Path) -> list[str]:
+        """The headers that an object was compiled with, but for those of the wheel and of the system."""
+        return list(json.loads(made.with_suffix(".json").read_text()))
+
     def preprocessed(self, unit: Unit) -> str:
         """What the compiler reads of a text behind its directives; nothing where it cannot read it."""
         folder = self._work / f"{self._key(unit)}.read"

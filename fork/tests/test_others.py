@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from fork.checkout.git import Checkout
 from fork.engine import others
 from fork.engine.base import Base, Probe
 from fork.engine.device import Device
-from fork.tests.helpers import write
+from fork.tests.helpers import committed, git, write
+from fork.tests.tiny import UPSTREAM
+from fork.upstream import NATIVE_FUNCTIONS
 
 TEMPLATES = {
     "ideep/mkl-dnn/include/oneapi/dnnl/dnnl_config.h.in": "#cmakedefine DNNL_CPU_RUNTIME "
@@ -87,3 +90,17 @@ def test_who_brings_a_header(tmp_path: Path, header: str, said: str) -> None:
     write(tmp_path / "third_party", TEMPLATES)
     (tmp_path / "third_party/kineto").mkdir()
     assert others.advice(tmp_path, header) == said
+
+
+def test_a_submodule_at_another_commit_than_the_releases(tmp_path: Path) -> None:
+    """Whoever reads a header of it is told; whoever does not, and who has the release's, is not."""
+    gloo = committed(tmp_path / "tree/third_party/gloo", {"gloo/context.h": "struct Context { int rank; };\n"})
+    released = git(gloo, "rev-parse", "HEAD").strip()
+    tree = committed(tmp_path / "tree", UPSTREAM)  # with the submodule as a commit
+    checkout, header = Checkout.open(tree), str(gloo / "gloo/context.h")
+    assert others.unlike(checkout, "HEAD", [header]) == []
+    write(gloo, {"gloo/context.h": "struct Context { int rank, size; };\n"})
+    git(gloo, "commit", "--quiet", "--all", "--message", "size")
+    assert others.unlike(checkout, "HEAD", [str(tree / NATIVE_FUNCTIONS)]) == []
+    (said,) = others.unlike(checkout, "HEAD", [header])
+    assert said.startswith("third_party/gloo is at ") and said.endswith(f"checkout {released[:10]}`")
