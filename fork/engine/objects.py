@@ -80,6 +80,7 @@ class Object:
                 self._symbols(self._content(n), self._content(section[6]))
         own = [symbol for symbol in self.symbols if symbol and symbol.name and symbol.section]
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
+        self.inline = {name for name, one in self.defined.items() if one.binding != GLOBAL and not one.data}
         self.python = any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}

@@ -165,8 +165,14 @@ class Trace:
             else:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
         reached |= {name for _, name in self._redeclared()}
-        names = (name for _, one in self.objects() for name in {*one.defined, *one.undefined})
-        held = self._libraries.held(reached, names)
+        names = {name for _, one in self.objects() for name in (*one.defined, *one.undefined)}
+        inline = {name for _, one in self.objects() for name in one.inline}
+        while True:
+            held = self._libraries.held(reached, names)
+            callers = {caller.name for name in reached for caller in held.direct.get(name, ())}
+            if callers & inline <= reached:
+                break
+            reached |= callers & inline
         for source in self._sources.values():
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else None
@@ -192,26 +198,50 @@ class Trace:
             return []
         if name in self.jumps or name in self.shared or not self._own(source, one, name):
             return []
-        return [caller for caller in held.direct.get(name, ()) if not self.covered(caller, [source])]
+        found = held.direct.get(name, ())
+        return [caller for caller in found if self._stays(caller, [source], held) or not self.covered(caller, [source])]
 
     def jump(self, source: Source, name: str) -> bool:
         """Lets the base's copies of a function jump to the source's, or of a table what it leads to; whether that
         changes who is concerned."""
-        before, held = len(self.jumps), self.held()
+        before = len(self.jumps)
         for one in source.new:
             known = one.nodes.get(one.where[name]) if name in one.defined else None
             inner = {name, *(known.names if known and one.defined[name].data else ())} & one.defined.keys()
             if known and not self._declared.keys() & set(map(identifier, inner)):
-                self.jumps |= {to for to in inner if self._may_jump(one, to, held)}
+                for to in inner:
+                    self.jumps |= self._jumping(source, one, to)
         return len(self.jumps) > before
 
+    def _jumping(self, source: Source, one: Object, name: str) -> set[str]:
+        """A function and those that have to jump with it; none if one of them cannot.
+
+        A compiler knows which registers a hidden function of the same source leaves alone, and old code beside it may
+        rely on that (-fipa-ra). The new function need not, so no such code may run any longer.
+        """
+        found, todo = set[str](), [name]
+        while todo:
+            name = todo.pop()
+            if name in found or name in self.jumps:
+                continue
+            held = self._libraries.held((), ())
+            if not self._may_jump(one, name, held):
+                return set()
+            found.add(name)
+            for caller in held.direct.get(name, ()) if name not in held.exported else ():
+                if caller.name in one.defined and not one.defined[caller.name].data:
+                    todo.append(caller.name)
+                elif source.left and caller.file and is_of(caller, source.path):
+                    return set()  # It may be of what the base has registered, and keeps.
+        return found
+
     def jump_all(self) -> None:
-        """Lets the copies of all functions jump that a changed source has, whoever may hold their addresses."""
+        """Lets all functions jump that a changed source exports, whoever may have their addresses."""
         held = self.held()
         for source in self._sources.values():
             for one in source.new if source.changed else ():
                 shown = (name for name, symbol in one.defined.items() if symbol.binding == GLOBAL)
-                self.jumps |= {name for name in shown if self._may_jump(one, name, held)}
+                self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
 
     def _may_jump(self, one: Object, name: str, held: Held) -> bool:
         return LAUNCH not in one.nodes[one.where[name]].calls and can_jump(one, name, held)
@@ -224,7 +254,15 @@ class Trace:
     def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Those of them in sources that are not compiled."""
         sources = list(self._sources.values())
-        return [caller for caller in self._foreign(source, one, name, held) if not self.covered(caller, sources)]
+        found = self._foreign(source, one, name, held)
+        return [caller for caller in found if self._stays(caller, sources, held) or not self.covered(caller, sources)]
+
+    def _stays(self, caller: Caller, sources: Sequence[Source], held: Held) -> bool:
+        """Whether a caller is a header's function, of which the base has a copy that others run too."""
+        name = caller.name
+        if name in self.jumps or name in held.exported:
+            return False
+        return any(name in one.inline for source in sources for one in source.new)
 
     def covered(self, caller: Caller, sources: Sequence[Source]) -> bool:
         """Whether the function or table of the base that reaches a symbol is of one of these sources."""

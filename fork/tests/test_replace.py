@@ -42,6 +42,9 @@ inline int of_header = 3;
 extern const int table[2]; // hidden, used by another file
 int equal(int a);          // hidden, one code with the next
 int alike(int a);
+int plain(int a);          // hidden, and leaves registers alone
+__attribute__((noinline)) inline int around(int a, int b) { return plain(a) + b; }
+inline int wider(int a) { return around(a, 4); }
 void nothing();            // hidden, with less room than a jump needs
 struct Hidden {            // its vtable is in another file than what makes one
   virtual int first();
@@ -84,6 +87,8 @@ int secret(int a) {
   return local(a) + 2;
 }
 int kept() { return local(5); }
+__attribute__((noinline)) int plain(int a) { return a + 1; }
+int widest() { return wider(3); }
 int equal(int a) { return a * 7; }
 int alike(int a) __attribute__((alias("_ZN2at6native5equalEi")));
 __attribute__((cold)) void nothing() {}
@@ -96,7 +101,7 @@ int Shape::sides() const { return 4; }
 namespace at::native {
 template <typename T, int n = 1>
 static T times(T a) { return a * n; }
-int seen() { return secret(1) + kept() + times(small(written)) + of_header; }
+int seen() { return secret(1) + kept() + times(small(written)) + of_header + around(1, 2); }
 int deeper(int a) { return secret(a) * 2; }
 } // namespace at::native
 """,
@@ -262,6 +267,13 @@ def small(made: Small) -> Iterator[Small]:
 NAMES = ("One", "Two", "Three", "Four", "Five", "Start")
 ONE, TWO, THREE, FOUR, FIVE, START = (f"{FOLDER}/{name}.cpp" for name in NAMES)
 SHARED = f"{FOLDER}/Shared.h"
+REGISTERS = ("ecx", "edx", "esi", "r8d", "r9d", "r10d", "r11d")
+CLOBBERED = ("rcx", "rdx", "rsi", "r8", "r9", "r10", "r11")
+CLOBBER = (
+    f'asm volatile("{"; ".join(f"xor %%{name}, %%{name}" for name in REGISTERS)}" ::: '
+    + ", ".join(f'"{name}"' for name in CLOBBERED)
+    + ");"
+)
 EFFECTIVE = {
     "exported": ({ONE: ("+ 1;", "+ 7;")}, {ONE}),
     "local": ({ONE: ("a * 3", "a * 4")}, {ONE}),
@@ -281,6 +293,11 @@ EFFECTIVE = {
         {ONE, FOUR},
     ),
     "no room for a jump": ({ONE: ("void nothing() {}", "void nothing() { written = 50; }")}, {ONE, FOUR}),
+    # Old code that relies on how the old function leaves registers runs no longer.
+    "registers": (
+        {ONE: ("int plain(int a) { return", f"int plain(int a) {{\n  {CLOBBER}\n  return 2 *")},
+        {ONE},
+    ),
     # Who has `deeper`, or the table, is not compiled: the call and the use go to the base's.
     "calls what is hidden": ({THREE: ("+ twice", "+ 3 + twice")}, {THREE}),
     "uses a hidden table": ({FOUR: ("table[1]", "table[0]")}, {FOUR}),
