@@ -15,6 +15,6 @@ def work(rank: int, file: str) -> None:
     dist.destroy_process_group()
 
 
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(work, (os.path.join(folder, "store"),), nprocs=2)
+with tempfile.TemporaryDirectory() as folder:
+    file = os.path.join(folder, "store")
+    torch.multiprocessing.start_processes(work, (file,), nprocs=2, start_method="fork")
