@@ -115,12 +115,14 @@ def build(branch: Branch, paths: Collection[str]) -> tuple[Run, list[str]]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a build, why, the mangled names of the changed functions, and the lines of those that ran."""
+    """The verdict on a build, why, the mangled names of the changed functions, the lines of those that ran, and which
+    of the base's copies jump to the fork's."""
 
     verdict: str
     reason: str = ""
     symbols: tuple[str, ...] = ()
     seen: frozenset[str] = frozenset()
+    jumps: frozenset[str] = frozenset()
 
 
 def examine(branch: Branch, paths: list[str], lines: list[str], long: bool) -> Outcome:
@@ -144,7 +146,7 @@ def examine(branch: Branch, paths: list[str], lines: list[str], long: bool) -> O
         if names:
             rest = f", and {len(names) - 1} more" if names[1:] else ""
             return Outcome(INEFFECTIVE, f"the base's {names[0]} {what}{rest}", planted, seen)
-    return Outcome(EFFECTIVE, "", planted, seen)
+    return Outcome(EFFECTIVE, "", planted, seen, frozenset(said["jumps"]))
 
 
 def one(branch: Branch, path: str, group: str) -> Result:
@@ -169,7 +171,7 @@ def together(branch: Branch, known: Known) -> str:
     outcome = examine(branch, list(results), lines, long=True)
     for path, result in results.items():
         result.ran = max(result.ran, sum(line.startswith(f"{MARK} {path} ") for line in outcome.seen))
-    for path, way in led(branch, results).items():
+    for path, way in led(branch, results, outcome.jumps).items():
         results[path].verdict, results[path].reason = INEFFECTIVE, f"code of the base leads to its own {way}"
     functions = sum(result.functions for result in results.values())
     end = f"{outcome.verdict} ({outcome.reason})" if outcome.reason else outcome.verdict
@@ -179,15 +181,16 @@ def together(branch: Branch, known: Known) -> str:
     )
 
 
-def led(branch: Branch, results: Mapping[str, Result]) -> dict[str, str]:
+def led(branch: Branch, results: Mapping[str, Result], jumps: Collection[str]) -> dict[str, str]:
     """The sources whose copies in the base can be reached by code that the fork has not replaced, with one such way.
 
-    Where the fork has a copy of the caller too, its own callers count.
+    A copy that jumps leads to the fork's. Where the fork has a copy of the caller too, its own callers count.
     """
     ours = {name for library in branch.libraries for name in Library.read(library).symbols}
     found: dict[str, str] = {}
     for library in base():
-        frontier = [s for path, result in results.items() for s in library.copies(result.symbols, [path])]
+        copies = [s for path, result in results.items() for s in library.copies(result.symbols, [path])]
+        frontier = [symbol for symbol in copies if f"{symbol.name} of {library.path.name}" not in jumps]
         owner = {name: path for path, result in results.items() for name in result.symbols}
         known: set[str] = set()
         while frontier:

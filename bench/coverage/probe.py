@@ -56,6 +56,13 @@ def trap(address: int, libc: ctypes.CDLL) -> bytes:
     return old
 
 
+def kept(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> set[str]:
+    """The old copies, such as `f of libtorch_cpu.so`, that do not jump to ours."""
+    libraries = mapped()
+    copies = [(name, lib, offset) for lib, functions in old.items() if lib in libraries for name, offset in functions]
+    return set(staying(copies, list(map(os.path.basename, ours))))
+
+
 def watch(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> list[str]:
     """Sets the traps, but for what jumps to ours; the list that is returned fills with the names of old functions that
     run after all."""
@@ -77,8 +84,7 @@ def watch(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> list[str]:
     watch.kept = action  # type: ignore[attr-defined]
     libc.sigaction(signal.SIGTRAP, ctypes.byref(action), None)
     libraries = mapped()
-    copies = [(name, library, offset) for library, functions in old.items() for name, offset in functions]
-    stay = set(staying([copy for copy in copies if copy[1] in libraries], list(map(os.path.basename, ours))))
+    stay = kept(old, ours)
     for library, functions in old.items():
         if bias := libraries.get(library, (0, 0))[0]:
             for name, offset in functions:
@@ -134,10 +140,13 @@ def main() -> None:
     with open(sys.argv[1]) as file:
         wanted = json.load(file)
     unbound = elsewhere(wanted["exported"], wanted["ours"])
+    copies = {f"{name} of {library}" for library, functions in wanted["old"].items() for name, _ in functions}
+    jumps = sorted(copies - kept(wanted["old"], wanted["ours"]))
     ran = watch(wanted["old"], wanted["ours"])
     train()
     samples = operators() if wanted["long"] else 0
-    print(json.dumps({"unbound": unbound, "ran": sorted(set(ran)), "samples": samples}), flush=True)
+    found = {"unbound": unbound, "jumps": jumps, "ran": sorted(set(ran)), "samples": samples}
+    print(json.dumps(found), flush=True)
     os._exit(0)
 
 
