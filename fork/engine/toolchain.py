@@ -171,12 +171,13 @@ def which(tool: str) -> str:
 
 def glued(work: Path, name: str, text: str, *more: bytes) -> Path:
     """The object of a small program that the tool writes; `more` is what its text includes."""
-    made = work / f"{name}-{digest(text.encode(), *more)}.o"
+    made = work / f"own-{name}-{digest(text.encode(), *more)}.o"
     if not made.is_file():
         work.mkdir(parents=True, exist_ok=True)
         source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")
         source.write_text(text)
-        flags = ("-std=c++17", "-O2", "-fPIC", "-c")
+        # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.
+        flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c")
         process.run([cxx(), *flags, source, "-o", part], f"{source.name} does not compile")
         part.replace(made)
     return made

@@ -17,6 +17,7 @@ from fork.checkout.changed import Tree
 from fork.digest import digest
 from fork.engine.base import Base, Probe
 from fork.engine.callers import Libraries
+from fork.engine.objects import Object
 from fork.engine.search import Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
@@ -218,6 +219,9 @@ class Small:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
         search, changed, headers, texts = self._search(edits, limit)
         found = search.find(changed, headers)
+        # A fork has two libraries, each with tables of its own.
+        made = [Object(file) for file in found.objects if file.name.startswith("own-")]
+        assert all(symbol.hidden for one in made for symbol in one.defined.values())
         front = self.folder / "libtorch.so"
         compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
         whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
