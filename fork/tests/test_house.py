@@ -15,7 +15,7 @@ ROOMS = ("weave", "series", "checkout", "engine", "verify", "new", "page", "comm
 
 def modules() -> dict[str, Path]:
     """By their names, those that run in the tool's own process."""
-    files = [file for file in PACKAGE.rglob("*.py") if not {"tests", "glue", "share"} & {*file.parts}]
+    files = [f for f in PACKAGE.rglob("*.py") if not {"tests", "glue", "share"} & {*f.relative_to(PACKAGE).parts}]
     return {
         ".".join(("fork", *f.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): f for f in files
     }
