@@ -17,60 +17,18 @@ from fork.engine.objects import readable
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
 OTHERS = re.compile(rf"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}")
 
-PROGRAM = """// Each function jumps to where the base's library has it.
-#include <link.h>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-
-struct Place {{
-  const char* library;
-  unsigned long offset;
-}};
-static const Place places[] = {{
-{places}
-}};
-extern "C" __attribute__((visibility("hidden"))) void* fork_hidden_places[{count}];
-void* fork_hidden_places[{count}];
-
-static int fill(dl_phdr_info* library, unsigned long, void*) {{
-  const char* slash = std::strrchr(library->dlpi_name, '/');
-  const char* name = slash ? slash + 1 : library->dlpi_name;
-  for (int n = 0; n < {count}; ++n) {{
-    if (!fork_hidden_places[n] && !std::strcmp(name, places[n].library)) {{
-      fork_hidden_places[n] = reinterpret_cast<void*>(library->dlpi_addr + places[n].offset);
-    }}
-  }}
-  return 0;
-}}
-
-// Before all that a source does when the process starts.
-__attribute__((constructor(101))) static void start() {{
-  dl_iterate_phdr(fill, nullptr);
-  for (int n = 0; n < {count}; ++n) {{
-    if (!fork_hidden_places[n]) {{
-      std::fprintf(stderr, "the fork needs %s, which is not loaded\\n", places[n].library);
-      std::abort();
-    }}
-  }}
-}}
-
-asm(".text\\n"
-{jumps}
-    );
-"""
-
 
 def leading(places: Mapping[str, Place], work: Path) -> Path:
     """An object that defines these functions; each leads to its place in a library of the base."""
     names = sorted(places)
-    rows = "\n".join(f'    {{"{places[name].library}", {places[name].offset}ul}},' for name in names)
-    jumps = "\n".join(
+    rows = "".join(f'    {{"{places[name].library}", {places[name].offset}ul}},\n' for name in names)
+    jumps = "".join(
         f'    ".globl {name}\\n.hidden {name}\\n.type {name},@function\\n"\n'
-        f'    "{name}: jmp *fork_hidden_places+{8 * n}(%rip)\\n"'
+        f'    "{name}: jmp *fork_hidden_places+{8 * n}(%rip)\\n"\n'
         for n, name in enumerate(names)
     )
-    text = PROGRAM.format(places=rows, count=len(names), jumps=jumps)
+    text = f"const Hidden fork_hidden[] = {{\n{rows}}};\nconst size_t fork_hidden_count = {len(names)};\n"
+    text += f'char* fork_hidden_places[{len(names)}];\nasm(".text\\n"\n{jumps});\n'
     return toolchain.glued(work, "hidden", text)
 
 

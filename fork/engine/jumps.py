@@ -14,7 +14,6 @@ from fork.engine.callers import LATE, Held, Place
 from fork.engine.objects import Object, plain
 
 NEAR = 5  # bytes of a jump over at most 2 GiB
-PROGRAM = Path(__file__).parent / "glue/jumps.cpp"
 
 
 def can_jump(one: Object, name: str, held: Held) -> bool:
@@ -36,6 +35,5 @@ def jumping(places: Mapping[str, set[Place]], work: Path) -> Path:
     known = {name: n for n, name in enumerate(dict.fromkeys(name for name, _ in copies))}
     declared = "".join(f'extern "C" void fork_new_{n}() asm("{name}");\n' for name, n in known.items())
     rows = "".join(f'    {{"{place.library}", {place.offset}ul, fork_new_{known[name]}}},\n' for name, place in copies)
-    text = f'#include "{PROGRAM}"\n{declared}const Copy fork_copies[] = {{\n{rows}}};\n'
-    text += f"const size_t fork_copy_count = {len(copies)};\n"
-    return toolchain.glued(work, "jumps", text, PROGRAM.read_bytes())
+    text = f"{declared}const Copy fork_copies[] = {{\n{rows}}};\nconst size_t fork_copy_count = {len(copies)};\n"
+    return toolchain.glued(work, "jumps", text)

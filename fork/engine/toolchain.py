@@ -20,6 +20,7 @@ from fork.errors import ForkError
 # What CMake takes from the environment: the compilers and their flags. They are for the fork, not for what runs on it.
 VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
 
+GLUE = Path(__file__).parent / "glue"
 
 # The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
 X86: Mapping[str, tuple[str, ...]] = {
@@ -169,9 +170,12 @@ def which(tool: str) -> str:
     return path
 
 
-def glued(work: Path, name: str, text: str, *more: bytes) -> Path:
-    """The object of a small program that the tool writes; `more` is what its text includes."""
-    made = work / f"own-{name}-{digest(text.encode(), *more)}.o"
+def glued(work: Path, name: str, text: str) -> Path:
+    """The object of a program of glue/ with the lists that the tool writes for it."""
+    program = GLUE / f"{name}.cpp"
+    text = f'#include "{program}"\n{text}'
+    included = (program, *sorted(GLUE.glob("*.h")))
+    made = work / f"own-{name}-{digest(text.encode(), *(file.read_bytes() for file in included))}.o"
     if not made.is_file():
         work.mkdir(parents=True, exist_ok=True)
         source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")

@@ -14,17 +14,14 @@ from fork.digest import digest
 from fork.engine import toolchain
 from fork.engine.callers import Place
 
-PROGRAM = Path(__file__).parent / "glue/variables.cpp"
-
 
 def sharing(places: Mapping[str, Place], work: Path) -> Path:
     """An object that leads the library that has it to these variables of the base."""
     rows = "".join(
         f'    {{"{name}", "{place.library}", {place.offset}ul}},\n' for name, place in sorted(places.items())
     )
-    text = f'#include "{PROGRAM}"\nconst Variable fork_variables[] = {{\n{rows}}};\n'
-    text += f"const size_t fork_variable_count = {len(places)};\n"
-    return toolchain.glued(work, "variables", text, PROGRAM.read_bytes())
+    text = f"const Variable fork_variables[] = {{\n{rows}}};\nconst size_t fork_variable_count = {len(places)};\n"
+    return toolchain.glued(work, "variables", text)
 
 
 def weakened(file: Path, names: Collection[str], work: Path) -> Path:

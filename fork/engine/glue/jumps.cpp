@@ -1,15 +1,13 @@
 // Makes copies of functions in the base's libraries jump to the fork's, before
 // anything else of the fork runs. The source that includes this lists them,
 // those of one library in a row.
-#include <link.h>
+#include "loaded.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <initializer_list>
 
 struct Copy {
@@ -25,13 +23,6 @@ namespace {
 constexpr int kFar = 14; // bytes of a jump to any address
 constexpr int64_t kReach = (int64_t{1} << 31) - (1 << 16);
 
-struct Library {
-  const char* name;
-  char* begin;
-  char* end;
-  char* stairs; // jumps to any address, where this library reaches them
-};
-
 [[noreturn]] void stop(const char* library, const char* what) {
   std::fprintf(
       stderr,
@@ -42,29 +33,13 @@ struct Library {
   std::_Exit(1);
 }
 
-int find(dl_phdr_info* about, size_t, void* wanted) {
-  auto& library = *static_cast<Library*>(wanted);
-  const char* slash = std::strrchr(about->dlpi_name, '/');
-  if (std::strcmp(slash ? slash + 1 : about->dlpi_name, library.name) != 0) {
-    return 0;
-  }
-  library.begin = reinterpret_cast<char*>(about->dlpi_addr);
-  for (int n = 0; n < about->dlpi_phnum; ++n) {
-    const auto& part = about->dlpi_phdr[n];
-    if (part.p_type == PT_LOAD) {
-      library.end = library.begin + part.p_vaddr + part.p_memsz;
-    }
-  }
-  return 1;
-}
-
 bool reaches(const char* from, const char* to) {
   const int64_t distance = to - from;
   return -kReach < distance && distance < kReach;
 }
 
 // Memory for a far jump of each copy, below or above the library.
-char* stairs_of(const Library& library) {
+char* stairs_of(const Loaded& library) {
   const size_t size = fork_copy_count * kFar;
   for (int64_t step = 1 << 20; step < kReach; step += 1 << 20) {
     for (char* hint : {library.begin - step, library.end + step}) {
@@ -97,7 +72,7 @@ void jump_far(char* from, const char* to) {
   std::memcpy(from + 6, &to, sizeof(to));
 }
 
-void protect(const Library& library, char* first, char* last, int rights) {
+void protect(const Loaded& library, char* first, char* last, int rights) {
   const uintptr_t page = sysconf(_SC_PAGESIZE);
   const uintptr_t begin = reinterpret_cast<uintptr_t>(first) / page * page;
   const uintptr_t size = reinterpret_cast<uintptr_t>(last) - begin;
@@ -107,12 +82,13 @@ void protect(const Library& library, char* first, char* last, int rights) {
 }
 
 __attribute__((constructor(101))) void write_jumps() {
-  Library library = {};
+  Loaded library = {};
+  char* stairs = nullptr; // far jumps, where this library reaches them
   for (size_t n = 0; n < fork_copy_count; ++n) {
     const Copy& copy = fork_copies[n];
     if (!library.name || std::strcmp(library.name, copy.library) != 0) {
-      library = {copy.library};
-      dl_iterate_phdr(find, &library);
+      library = find(copy.library);
+      stairs = nullptr;
     }
     if (!library.begin) {
       continue; // a program without Python has not its library
@@ -120,10 +96,10 @@ __attribute__((constructor(101))) void write_jumps() {
     char* from = library.begin + copy.offset;
     const char* to = reinterpret_cast<const char*>(copy.now);
     if (!reaches(from, to)) {
-      if (!library.stairs) {
-        library.stairs = stairs_of(library);
+      if (!stairs) {
+        stairs = stairs_of(library);
       }
-      char* step = library.stairs + kFar * n;
+      char* step = stairs + kFar * n;
       protect(library, step, step + kFar, PROT_READ | PROT_WRITE);
       jump_far(step, to);
       protect(library, step, step + kFar, PROT_READ | PROT_EXEC);

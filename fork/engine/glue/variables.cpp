@@ -2,16 +2,14 @@
 // place of its own: their addresses go into the places where the dynamic linker
 // has put those that it found. The source that includes this lists them, by
 // name.
+#include "loaded.h"
+
 #include <elf.h>
-#include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 
 struct Variable {
   const char* name;
@@ -25,35 +23,6 @@ extern const size_t fork_variable_count;
 extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[];
 
 namespace {
-
-[[noreturn]] void stop(const char* what, const char* name) {
-  std::fprintf(
-      stderr, "the fork uses variables of the base, and %s: %s\n", what, name);
-  std::_Exit(1);
-}
-
-struct Found {
-  const char* library;
-  uintptr_t begin;
-};
-
-int find(dl_phdr_info* about, size_t, void* wanted) {
-  auto& found = *static_cast<Found*>(wanted);
-  const char* slash = std::strrchr(about->dlpi_name, '/');
-  if (std::strcmp(slash ? slash + 1 : about->dlpi_name, found.library) != 0) {
-    return 0;
-  }
-  found.begin = about->dlpi_addr;
-  return 1;
-}
-
-uintptr_t address(const Variable& one) {
-  Found found = {one.library, 0};
-  if (!dl_iterate_phdr(find, &found)) {
-    stop("this library is not loaded", one.library);
-  }
-  return found.begin + one.offset;
-}
 
 // An address of the dynamic section, which most loaders have made one of the
 // process.
@@ -90,12 +59,14 @@ bool is_fixed(uintptr_t place) {
   });
 }
 
-void put(uintptr_t place, uintptr_t value) {
+void put(uintptr_t place, const char* value) {
   const uintptr_t page = sysconf(_SC_PAGESIZE);
   void* begin = reinterpret_cast<void*>(place / page * page);
   const bool fixed = is_fixed(place);
   if (fixed && mprotect(begin, page, PROT_READ | PROT_WRITE) != 0) {
-    stop("this system does not let a program change a table", "mprotect");
+    std::fprintf(
+        stderr, "this system does not let the fork change its own tables\n");
+    std::_Exit(1);
   }
   std::memcpy(reinterpret_cast<void*>(place), &value, sizeof(value));
   if (fixed) {
@@ -122,7 +93,8 @@ __attribute__((constructor(101))) void lead() {
           return std::strcmp(one.name, name) < 0;
         });
     if (one != end && std::strcmp(one->name, name) == 0) {
-      put(own + table[n].r_offset, address(*one) + table[n].r_addend);
+      char* place = address(one->library, one->offset) + table[n].r_addend;
+      put(own + table[n].r_offset, place);
     }
   }
 }
