@@ -63,7 +63,9 @@ class Held:
 
     def _nearest(self, places: Mapping[str, set[Place]], name: str, python: bool) -> Place | None:
         found = places.get(name, set()) if name in self.hidden and name not in self.exported else set()
-        own = [place for place in found if place.library == NAMES[2 if python else 0]]
+        # What a C++ program need not load, and nobody knows when a process loads, has nothing for code that is there.
+        found = {place for place in found if place.library not in LATE and (python or place.library != BINDINGS)}
+        own = [place for place in found if place.library == (BINDINGS if python else NAMES[0])]
         return own[0] if own else next(iter(found)) if len(found) == 1 else None
 
 
@@ -94,13 +96,11 @@ class Libraries:
         if symbolic := next((row[1] for row in rows if row[0] == "symbolic"), None):
             raise ForkError(f"{symbolic} was linked with -Bsymbolic, so nothing takes the place of what it defines")
         self.files: dict[str, int] = defaultdict(int)
-        self._late: dict[str, str] = {}
+        self._having: dict[str, set[str]] = defaultdict(set)
         for _, file, where in (row for row in rows if row[0] == "file"):
             library = where.rpartition("/")[2]
-            if library in LATE:
-                self._late[file] = library
-            else:
-                self.files[file] += 1
+            self._having[file].add(library)
+            self.files[file] += library not in LATE
 
     def held(self, reached: Iterable[str], names: Iterable[str]) -> Held:
         """What is known of all names that were asked for; who reaches them only of those in `reached`."""
@@ -146,7 +146,11 @@ class Libraries:
 
     def late(self, path: str) -> str:
         """The library of a source that the base loads when it is first used, if it is of such a one alone."""
-        return "" if self.has_source(path) else self._late.get(path.rpartition("/")[2], "")
+        return "" if self.has_source(path) else next(iter(self._having.get(path.rpartition("/")[2], ())), "")
+
+    def binds(self, path: str) -> bool:
+        """Whether a source is of the Python bindings alone."""
+        return self._having.get(path.rpartition("/")[2]) == {BINDINGS}
 
     def count(self, path: str, ending: str = "") -> int:
         return self.files.get(path.rpartition("/")[2] + ending, 0)
@@ -186,7 +190,8 @@ OTHERS = re.compile(
 )
 # What nvcc makes of the name of a source, for one architecture or several.
 NVCC = re.compile(r"tmpxft_\w+-\d+_([^\t\n]+?)(?:\.compute_\w+)?\.cudafe1\.cpp")
-NAMES = ("libtorch_cpu.so", "libc10.so", "libtorch_python.so", "libtorch_cuda.so", "libc10_cuda.so")
+BINDINGS = "libtorch_python.so"
+NAMES = ("libtorch_cpu.so", "libc10.so", BINDINGS, "libtorch_cuda.so", "libc10_cuda.so")
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
 OF_A_NAME = ("symbol", "place", "variable", "direct", "uses", "slot")

@@ -66,7 +66,7 @@ class Node:
 class Object:
     """An object of GCC or clang, compiled with a section for each function and variable."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, binds: bool = False) -> None:
         self.file = file
         self._data = data = file.read_bytes()
         offset, count, names_at = _header(data)
@@ -81,7 +81,7 @@ class Object:
         own = [symbol for symbol in self.symbols if symbol and symbol.name and symbol.section]
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
         self.inline = {name for name, one in self.defined.items() if one.binding != GLOBAL and not one.data}
-        self.python = any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
+        self.python = binds or any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
         self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}

@@ -297,7 +297,9 @@ class Replacement:
                 if isinstance(made, Failed):
                     self._failed(new[unit], made)
                 else:
-                    new[unit].new.append(Object(made))
+                    source = new[unit]
+                    binds = source.text.before is not None and self._libraries.binds(source.path)
+                    source.new.append(Object(made, binds))
                     headers |= {*compiler.headers_of(made)}
         refuse(self._problems)
         for line in others.unlike(self._tree.checkout, self._tree.release, headers):

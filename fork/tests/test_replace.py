@@ -18,7 +18,7 @@ from fork.digest import digest
 from fork.engine.base import Base, Probe
 from fork.engine.callers import Libraries
 from fork.engine.objects import Object
-from fork.engine.search import Replacement
+from fork.engine.search import Replaced, Replacement
 from fork.engine.whole import Compiler
 from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
@@ -171,9 +171,12 @@ API int beside(int a) { return a; }
 class Small:
     """The base, its checkout, and what is put in front of it."""
 
-    def __init__(self, folder: Path, *link: str, sources: Mapping[str, str] = SOURCES) -> None:
-        self.folder, self.link, self.sources = folder, link, sources
-        self.tree = committed(folder / "tree", {**UPSTREAM, **sources})
+    def __init__(
+        self, folder: Path, *link: str, sources: Mapping[str, str] = SOURCES, bindings: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder, self.link, self.bindings = folder, link, bindings or {}
+        self.sources = {**sources, **self.bindings}
+        self.tree = committed(folder / "tree", {**UPSTREAM, **self.sources})
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
@@ -181,8 +184,9 @@ class Small:
         write(site, {"torch/version.py": "cuda = None\n", "torchgen/packaged/ATen/templates/Register.cpp": template})
         self.library = site / "torch/lib/libtorch_cpu.so"
         self.built(sources, self.library)
-        for name in ("libc10.so", "libtorch_python.so"):
-            compiled("-shared", site / "torch/lib/empty.cpp", "-o", site / "torch/lib" / name)
+        for name, paths in (("libc10.so", ()), ("libtorch_python.so", self.bindings)):
+            files = (site / "torch/lib/empty.cpp", *(self.tree / path for path in paths))
+            compiled(*FLAGS, "-shared", "-I", self.tree / "aten/src", *files, "-o", site / "torch/lib" / name)
         self.base = Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
         config = "C++ Version: 201703\nCXX_FLAGS= " + " ".join(FLAGS[1:])
         self.base.__dict__["probe"] = Probe("/usr/include", ".so", [], "", config, "")
@@ -191,7 +195,7 @@ class Small:
         """The whole library of these sources."""
         folder = library.with_suffix(".sources")
         write(folder, sources)
-        files = sorted(folder.rglob("*.cpp"))
+        files = sorted(file for file in folder.rglob("*.cpp") if str(file.relative_to(folder)) not in self.bindings)
         # As objects of their own, whose order is that of a build.
         objects = []
         headers = repr([text for path, text in sources.items() if path.endswith(".h")])
@@ -214,6 +218,11 @@ class Small:
         done = subprocess.run([program], env=variables, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def found(self, edits: Mapping[str, tuple[str, str]]) -> Replaced:
+        """What is compiled for a change."""
+        search, changed, headers, _ = self._search(edits, 40)
+        return search.find(changed, headers)
 
     def change(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> tuple[str, str, list[str]]:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
@@ -409,6 +418,30 @@ def test_cuda_off_leaves_the_code_of_the_gpu(tmp_path: Path, capsys: pytest.Capt
     assert said in capsys.readouterr().out
     with pytest.raises(ForkError, match=f"{kernel} includes the changed {SHARED}, where more than functions differs"):
         both.plan({SHARED: ("  int second;", "  long second;")})
+
+
+BOUND = "torch/csrc/Bound.cpp"
+BOUND_TEXT = """\
+#include <ATen/native/Shared.h>
+namespace at::native {
+int bound(int a) { return a + of_bindings; }
+int binding(int a) { return bound(a) * 2; }
+} // namespace at::native
+"""
+BINDINGS = "inline int of_bindings = 6;\nint bound(int a);\n} // namespace at::native\n"
+
+
+def test_code_of_the_bindings_without_python(tmp_path: Path) -> None:
+    """A C++ program has none: what they alone hide, core code has of its own, or cannot have."""
+    shared = SOURCES[SHARED].replace("} // namespace at::native\n", BINDINGS)
+    both = Small(tmp_path, sources={**SOURCES, SHARED: shared}, bindings={BOUND: BOUND_TEXT})
+    here, whole, _ = both.change({ONE: ("+ 1;", "+ of_bindings++;")})
+    assert here == whole != both.printed()
+    with pytest.raises(ForkError, match="One.cpp uses `at::native::bound`, which the base hides"):
+        both.change({ONE: ("+ 1;", "+ bound(1);")})
+    # Such as a pass for ONNX, whose source uses nothing of Python.
+    found = both.found({BOUND: ("* 2", "* of_bindings")})
+    assert found.python and not found.objects
 
 
 def test_a_base_whose_calls_do_not_go_by_the_table(tmp_path: Path) -> None:
