@@ -31,9 +31,9 @@ def _has_room(one: Object, name: str, place: Place) -> bool:
 def jumping(places: Mapping[str, set[Place]], work: Path) -> Path:
     """An object that makes the base's copies of these functions jump, when the library that has it is loaded."""
     copies = [(name, place) for name in places for place in places[name]]
-    copies.sort(key=lambda copy: (copy[1].library, copy[0]))
+    copies.sort(key=lambda copy: (copy[1].library, copy[1].offset, copy[0]))
     known = {name: n for n, name in enumerate(dict.fromkeys(name for name, _ in copies))}
-    declared = "".join(f'extern "C" void fork_new_{n}() asm("{name}");\n' for name, n in known.items())
+    declared = "".join(f'extern "C" const char fork_new_{n}[] asm("{name}");\n' for name, n in known.items())
     rows = "".join(f'    {{"{place.library}", {place.offset}ul, fork_new_{known[name]}}},\n' for name, place in copies)
     text = f"{declared}const Copy fork_copies[] = {{\n{rows}}};\nconst size_t fork_copy_count = {len(copies)};\n"
     return toolchain.glued(work, "jumps", text)

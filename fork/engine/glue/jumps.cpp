@@ -1,11 +1,12 @@
 // Makes copies of functions in the base's libraries jump to the fork's, before
-// anything else of the fork runs. The source that includes this lists them,
-// those of one library in a row.
+// anything else of the fork runs. The source that includes this lists them, by
+// library and place.
 #include "loaded.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <initializer_list>
@@ -13,14 +14,15 @@
 struct Copy {
   const char* library;
   unsigned long offset; // from its begin
-  void (*now)(); // the fork's
+  const char* now; // the fork's
 };
 extern const Copy fork_copies[];
 extern const size_t fork_copy_count;
 
 namespace {
 
-constexpr int kFar = 14; // bytes of a jump to any address
+constexpr int kNear = 5; // bytes of a jump over a distance
+constexpr int kFar = 14; // and of one to any address
 constexpr int64_t kReach = (int64_t{1} << 31) - (1 << 16);
 
 [[noreturn]] void stop(const char* library, const char* what) {
@@ -38,9 +40,8 @@ bool reaches(const char* from, const char* to) {
   return -kReach < distance && distance < kReach;
 }
 
-// Memory for a far jump of each copy, below or above the library.
-char* stairs_of(const Loaded& library) {
-  const size_t size = fork_copy_count * kFar;
+// Memory below or above the library.
+char* beside(const Loaded& library, size_t size) {
   for (int64_t step = 1 << 20; step < kReach; step += 1 << 20) {
     for (char* hint : {library.begin - step, library.end + step}) {
       if (!reaches(hint, library.end) || !reaches(library.begin, hint)) {
@@ -62,7 +63,7 @@ char* stairs_of(const Loaded& library) {
 }
 
 void jump(char* from, const char* to) {
-  const auto distance = static_cast<int32_t>(to - (from + 5));
+  const auto distance = static_cast<int32_t>(to - (from + kNear));
   *from = '\xe9';
   std::memcpy(from + 1, &distance, sizeof(distance));
 }
@@ -72,42 +73,57 @@ void jump_far(char* from, const char* to) {
   std::memcpy(from + 6, &to, sizeof(to));
 }
 
-void protect(const Loaded& library, char* first, char* last, int rights) {
+void protect(const char* library, char* first, char* last, int rights) {
+  if (mprotect(first, last - first, rights) != 0) {
+    stop(library, "this system does not let a program change its code");
+  }
+}
+
+// For each copy a jump to any address, where the library reaches it.
+char* stairs(const Loaded& library, const Copy* first, const Copy* last) {
+  const size_t size = (last - first) * kFar;
+  char* begin = beside(library, size);
+  for (const Copy* one = first; one != last; ++one) {
+    jump_far(begin + kFar * (one - first), one->now);
+  }
+  protect(library.name, begin, begin + size, PROT_READ | PROT_EXEC);
+  return begin;
+}
+
+// Those of a library. Pages that follow one another change their rights once.
+void lead(const Loaded& library, const Copy* first, const Copy* last) {
   const uintptr_t page = sysconf(_SC_PAGESIZE);
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(first) / page * page;
-  const uintptr_t size = reinterpret_cast<uintptr_t>(last) - begin;
-  if (mprotect(reinterpret_cast<void*>(begin), size, rights) != 0) {
-    stop(library.name, "this system does not let a program change its code");
+  const auto of = [&](const Copy* one) { return library.begin + one->offset; };
+  const auto page_of = [&](char* place) {
+    return place - reinterpret_cast<uintptr_t>(place) % page;
+  };
+  const bool all = std::all_of(
+      first, last, [&](const Copy& one) { return reaches(of(&one), one.now); });
+  const char* steps = all ? nullptr : stairs(library, first, last);
+  for (const Copy *one = first, *next; one != last; one = next) {
+    char* begin = page_of(of(one));
+    char* end = begin;
+    for (next = one; next != last && page_of(of(next)) <= end; ++next) {
+      end = page_of(of(next) + kNear - 1) + page;
+    }
+    protect(library.name, begin, end, PROT_READ | PROT_WRITE);
+    for (; one != next; ++one) {
+      jump(of(one), steps ? steps + kFar * (one - first) : one->now);
+    }
+    protect(library.name, begin, end, PROT_READ | PROT_EXEC);
   }
 }
 
 __attribute__((constructor(101))) void write_jumps() {
-  Loaded library = {};
-  char* stairs = nullptr; // far jumps, where this library reaches them
-  for (size_t n = 0; n < fork_copy_count; ++n) {
-    const Copy& copy = fork_copies[n];
-    if (!library.name || std::strcmp(library.name, copy.library) != 0) {
-      library = find(copy.library);
-      stairs = nullptr;
+  const Copy* last = fork_copies + fork_copy_count;
+  for (const Copy *one = fork_copies, *next; one != last; one = next) {
+    const Loaded library = find(one->library);
+    next = std::find_if(one, last, [&](const Copy& other) {
+      return std::strcmp(other.library, one->library) != 0;
+    });
+    if (library.begin) { // a program without Python has not its library
+      lead(library, one, next);
     }
-    if (!library.begin) {
-      continue; // a program without Python has not its library
-    }
-    char* from = library.begin + copy.offset;
-    const char* to = reinterpret_cast<const char*>(copy.now);
-    if (!reaches(from, to)) {
-      if (!stairs) {
-        stairs = stairs_of(library);
-      }
-      char* step = stairs + kFar * n;
-      protect(library, step, step + kFar, PROT_READ | PROT_WRITE);
-      jump_far(step, to);
-      protect(library, step, step + kFar, PROT_READ | PROT_EXEC);
-      to = step;
-    }
-    protect(library, from, from + 5, PROT_READ | PROT_WRITE);
-    jump(from, to);
-    protect(library, from, from + 5, PROT_READ | PROT_EXEC);
   }
 }
 
