@@ -4,7 +4,6 @@
 #include "loaded.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -23,6 +22,7 @@ namespace {
 
 constexpr int kNear = 5; // bytes of a jump over a distance
 constexpr int kFar = 14; // and of one to any address
+constexpr uintptr_t kPage = 4096;
 constexpr int64_t kReach = (int64_t{1} << 31) - (1 << 16);
 
 [[noreturn]] void stop(const char* library, const char* what) {
@@ -35,6 +35,10 @@ constexpr int64_t kReach = (int64_t{1} << 31) - (1 << 16);
   std::_Exit(1);
 }
 
+char* page_of(char* place) {
+  return place - reinterpret_cast<uintptr_t>(place) % kPage;
+}
+
 bool reaches(const char* from, const char* to) {
   const int64_t distance = to - from;
   return -kReach < distance && distance < kReach;
@@ -43,7 +47,7 @@ bool reaches(const char* from, const char* to) {
 // Memory below or above the library.
 char* beside(const Loaded& library, size_t size) {
   for (int64_t step = 1 << 20; step < kReach; step += 1 << 20) {
-    for (char* hint : {library.begin - step, library.end + step}) {
+    for (char* hint : {library.begin - step, page_of(library.end + step)}) {
       if (!reaches(hint, library.end) || !reaches(library.begin, hint)) {
         continue;
       }
@@ -92,11 +96,7 @@ char* stairs(const Loaded& library, const Copy* first, const Copy* last) {
 
 // Those of a library. Pages that follow one another change their rights once.
 void lead(const Loaded& library, const Copy* first, const Copy* last) {
-  const uintptr_t page = sysconf(_SC_PAGESIZE);
   const auto of = [&](const Copy* one) { return library.begin + one->offset; };
-  const auto page_of = [&](char* place) {
-    return place - reinterpret_cast<uintptr_t>(place) % page;
-  };
   const bool all = std::all_of(
       first, last, [&](const Copy& one) { return reaches(of(&one), one.now); });
   const char* steps = all ? nullptr : stairs(library, first, last);
@@ -104,7 +104,7 @@ void lead(const Loaded& library, const Copy* first, const Copy* last) {
     char* begin = page_of(of(one));
     char* end = begin;
     for (next = one; next != last && page_of(of(next)) <= end; ++next) {
-      end = page_of(of(next) + kNear - 1) + page;
+      end = page_of(of(next) + kNear - 1) + kPage;
     }
     protect(library.name, begin, end, PROT_READ | PROT_WRITE);
     for (; one != next; ++one) {
