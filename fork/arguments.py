@@ -7,16 +7,20 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from fork.errors import ForkError
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong with a command line as the tool says everything else."""
+    """Says what is wrong with a command line, whose words a program with commands puts here, as the tool says all."""
+
+    words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
+        if early := self._early():
+            raise ForkError(f"{early[0]} is an option of {early[1]}: write it behind the command")
         _, unknown, words = message.partition("unrecognized arguments: ")
         known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
         if unknown and known:
@@ -25,6 +29,15 @@ class Parser(argparse.ArgumentParser):
             raise ForkError(f"{message.partition(' (choose from')[0]}: did you mean {like}?")
         command = " COMMAND" if unknown and self._subparsers else ""
         raise ForkError(f"{message}: see `{self.prog}{command} --help`")
+
+    def _early(self) -> tuple[str, str] | None:
+        """An option that stands before its command, and the command."""
+        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        commands: Mapping[str, argparse.ArgumentParser] = next(found, {})
+        at, command = next(((n, word) for n, word in enumerate(self.words) if word in commands), (0, ""))
+        before = (word.partition("=")[0] for word in self.words[:at])
+        own = (name for name in before if name not in self._option_string_actions)
+        return next(((name, command) for name in own if name in commands[command]._option_string_actions), None)
 
     def _like(self, message: str, unknown: Sequence[str]) -> str | None:
         """What there is of nearly the same spelling as a word that is none of the choices, or no option."""

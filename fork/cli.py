@@ -60,6 +60,7 @@ def parser_of(words: list[str]) -> Parser:
         description="Turns a stack of PRs into a PyTorch that runs.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # The other one breaks paths.
     )
+    parser.words = words
     parser.add_argument("--version", action="version", version=f"fork {__version__} ({PACKAGE})")
     parser.add_argument(
         "--root", type=Path, help="the folder that holds stack/ (default: the current one, or this project's)"

@@ -59,6 +59,8 @@ def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixtur
     [
         (["run", "--checkout", "tree", "--", "true"], "write --checkout before the command"),
         (["build", "--root=here"], "write --root=here before the command"),
+        (["--pr", "explicit", "build"], "--pr is an option of build: write it behind the command"),
+        (["--cuda=off", "run", "--", "true"], "--cuda is an option of run: write it behind the command"),
         (["build", "--nothing"], "unrecognized arguments: --nothing: see `fork COMMAND --help`"),
         (["build", "--instal", "--cudda=on"], "unrecognized arguments: --cudda=on: did you mean --cuda?"),
         (["build", "--cuda", "of"], "argument --cuda: invalid choice: 'of': did you mean off?"),
