@@ -22,9 +22,15 @@ def root(named: Path | None) -> Path:
     for folder in (Path.cwd(), OWN):
         if folder is not None and (folder / SERIES).is_file():
             return folder
-    raise ForkError(
-        f"{Path.cwd()} has no {SERIES}: name the folder of a stack by --root, or a branch of PyTorch by --checkout"
-    )
+    way = "name the folder of a stack by --root, or a branch of PyTorch by --checkout"
+    raise ForkError(f"{Path.cwd()} has no {SERIES}: {meant() or way}")
+
+
+def meant() -> str:
+    """What to write in a folder of PyTorch's sources to take their branch; empty in another folder."""
+    paths = ("torch/csrc", "aten/src/ATen/native/native_functions.yaml")
+    inside = all(Path(path).exists() for path in paths) and not Path(SERIES).is_file()
+    return "to take the branch of this PyTorch, write `--checkout .` before the command" if inside else ""
 
 
 def checkouts(named: Path | None) -> Path:

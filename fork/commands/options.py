@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fork.engine.base import Base
 from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_names, refuse_unbuildable
 from fork.errors import ForkError
-from fork.places import REQUIREMENTS, checkouts, root
+from fork.places import REQUIREMENTS, checkouts, meant, root
 from fork.series import Series
 
 # Of the options before a command, those that a word follows.
@@ -84,6 +85,8 @@ def chosen(args: argparse.Namespace) -> Fork:
     sanitize = sanitizers.named(words) if words is not None else ()
     cuda = "off" if sanitize else args.cuda
     series = stack(args)
+    if not args.root and not args.checkout and (way := meant()):
+        print(f"note     this is the stack of {series.root}: {way}", file=sys.stderr, flush=True)
     folder = build_folder(args, series)
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)

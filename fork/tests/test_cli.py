@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
+from fork import places
 from fork.cli import COMMANDS, _distribution, main
 from fork.engine import base as bases
 from fork.engine import toolchain
@@ -75,6 +76,21 @@ def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, cap
     assert main(words) == 1
     error = capsys.readouterr().err
     assert error.startswith("fork: ") and error.endswith(f"{sentence}\n") and error.count("\n") == 1
+
+
+@mark.parametrize("own", [True, False])
+def test_a_folder_of_pytorchs_sources(
+    own: bool, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
+) -> None:
+    """Neither a stack nor named: its branch was probably meant, not the tool's own stack."""
+    tree = write(tmp_path / "tree", {**UPSTREAM, "torch/csrc/Module.cpp": ""})
+    monkeypatch.setattr(places, "OWN", stack(tmp_path / "ours") if own else None)
+    monkeypatch.chdir(tree)
+    assert main(["build", "--pr", "none"]) == 1
+    error = capsys.readouterr().err
+    begin = f"note     this is the stack of {tmp_path}/ours" if own else f"fork: {tree} has no {places.SERIES}"
+    way = "to take the branch of this PyTorch, write `--checkout .` before the command"
+    assert error.startswith(f"{begin}: {way}\n")
 
 
 def test_what_prints_a_version_imports_no_command() -> None:
