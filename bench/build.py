@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "guide/bench/build.json"
 GUIDE = ROOT / "guide/build_time.md"
 STEP = re.compile(r"^(copy|weave|generate|compile|install) .*\((\d+\.\d) s\)$", re.MULTILINE)
-# A line of .ninja_log: start and end in milliseconds, a time, the output, a digest.
-UNIT = re.compile(r"^(\d+)\t(\d+)\t\d+\tCMakeFiles/(\w+)\.dir/(\S+)\.(?:o|gch)\t\w+$", re.MULTILINE)
 CACHED = "ccache has all, in another folder"
 
 
@@ -45,13 +43,8 @@ def measured(folder: Path, **variables: str) -> dict[str, float]:
 
 def units(folder: Path) -> dict[str, float]:
     """The seconds of each unit of compilation, the longest first."""
-    (log,) = folder.glob("forks/*/work/cmake/.ninja_log")
-    taken = {}
-    for start, end, target, source in UNIT.findall(log.read_text()):
-        name = source.removeprefix("links/").split("/generated/")[-1]
-        # Kernels are compiled once for every instruction set.
-        name += f" for {target.removeprefix('kernels_')}" if target.startswith("kernels_") else ""
-        taken[name] = (int(end) - int(start)) / 1000
+    about = [json.loads(file.read_text()) for file in folder.glob("forks/*/work/objects/*.json")]
+    taken = {one["unit"]: one["seconds"] for one in about}
     return dict(sorted(taken.items(), key=lambda unit: -unit[1]))
 
 

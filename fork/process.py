@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,6 +36,49 @@ def attempt(
 ) -> subprocess.CompletedProcess[str]:
     """How the program ended and what it printed, for a caller that tells a failure in its own words."""
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, preexec_fn=die_with_parent)
+
+
+class Together:
+    """Programs that run at once, each a group of processes with its children; `stop` ends all and lets none begin."""
+
+    # What such a program has started itself does not end with it: a compiler's driver leaves the compiler running.
+    GROUP = ("/bin/sh", "-c", 'trap "trap - TERM; kill 0" TERM; "$@" & wait $!', "sh")
+
+    def __init__(self) -> None:
+        self._running: set[int] = set()
+        self._lock = threading.Lock()
+        self.stopped = False
+
+    def attempt(
+        self, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: str | Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """As the function of this name; ended by `stop`, it has a status that is not 0 and no words."""
+        with self._lock:
+            if self.stopped:
+                return subprocess.CompletedProcess(command, 1, "", "")
+            program = subprocess.Popen(
+                [*self.GROUP, *command],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env=env,
+                cwd=cwd,
+                preexec_fn=die_with_parent,
+                start_new_session=True,
+            )
+            self._running.add(program.pid)
+        out, errors = program.communicate()
+        with self._lock:
+            self._running.discard(program.pid)
+        status = program.returncode
+        return subprocess.CompletedProcess(command, 128 - status if status > 128 else status, out, errors)
+
+    def stop(self) -> None:
+        with self._lock:
+            self.stopped = True
+            for group in self._running:
+                os.killpg(group, signal.SIGTERM)
 
 
 def reason(done: subprocess.CompletedProcess[str]) -> str:

@@ -63,7 +63,7 @@ def built() -> Binary | str:
     folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
     site = build(Fork(series, series.find(), base, "on", folder)).resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
-    return Binary(site, site / "torch/lib/libtorch_fork_cuda.so", architectures)
+    return Binary(site, site / "torch/lib/libtorch.so", architectures)
 
 
 @pytest.fixture(scope="module")
@@ -213,18 +213,6 @@ def test_the_device_test_has_cuda_variants(binary: Binary) -> None:
 
 def output(command: list[str | Path], folder: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder).stdout
-
-
-def test_a_static_libstdcxx_stays_private(binary: Binary, tmp_path: Path) -> None:
-    """As of the fork's other libraries in fork/tests/test_build.py; this one is only linked again."""
-    folder, name = binary.site.parent / "work/cmake", binary.library.name
-    link = output([toolchain.which("ninja"), "-t", "commands", name], folder).splitlines()[-1]
-    static = tmp_path / name
-    subprocess.run(link.replace(f"-o {name}", f"-static-libstdc++ -o {static}"), shell=True, check=True, cwd=folder)
-    assert "libstdc++" not in output(["readelf", "-d", static], folder)
-    printed = [output(["nm", "-DP", "--defined-only", library], folder) for library in (static, binary.library)]
-    now, before = (set(re.findall(r"^\S+", lines, re.M)) for lines in printed)
-    assert now == before and any("attn_cuda" in name for name in now)
 
 
 def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) -> None:

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from fork.engine import toolchain
 
-# What CMake takes a launcher of the user's from, for each language.
+# What names a launcher of the user's, as for CMake: of the C++ compiler, and of nvcc.
 LAUNCHERS = ("CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_CUDA_COMPILER_LAUNCHER")
 LOG = "ccache.log"
 
 
-def launchers() -> list[str]:
-    """CMake's options for ccache, where one is installed; a launcher of the user's comes before it."""
-    ccache = toolchain.path_of("ccache") or ""
-    return [f"-D{name}={os.environ.get(name, ccache)}" for name in LAUNCHERS]
+def launcher(nvcc: bool) -> list[str]:
+    """The words before a compiler: the user's launcher, or ccache where it is installed."""
+    return shlex.split(os.environ.get(LAUNCHERS[nvcc], toolchain.path_of("ccache") or ""))
 
 
 def variables(work: Path, store: Path) -> dict[str, str]:
-    """ccache's settings for a build in `work`: all that it reads below `work`'s parent goes by relative paths."""
+    """ccache's settings for a build in `work`: all that it reads below goes by relative paths."""
     found = dict(os.environ)
     if not any(map(os.environ.get, LAUNCHERS)):
         found = {"CCACHE_DIR": _escaped(store)} | found
     # What makes equal builds in two folders the same. In a list of folders a colon separates.
-    base = _escaped(work.parent) if ":" not in str(work) else ""
+    base = _escaped(work) if ":" not in str(work) else ""
     found |= {"CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1", "CCACHE_ABSSTDERR": "1"}
     # By the dependencies that a compiler lists anyway; no preprocessor runs before it.
     return found | {"CCACHE_DEPEND": "1", "CCACHE_STATSLOG": _escaped(work / LOG)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -79,16 +80,18 @@ class Device:
         brought = sorted(self.base.site.glob("nvidia/*/include"))
         return [*brought, WITHOUT_NVCC] if self.base.cuda else []
 
-    def nvcc(self) -> list[str]:
-        """The command that compiles for the GPU at hand, else for one architecture from which the others are made."""
+    def nvcc(self, own: bool) -> list[str]:
+        """The command that compiles the stack's own for all architectures of the base; what is PyTorch's, which takes
+        long, for the GPU at hand, else for one from which the others are made."""
         assert self.toolkit is not None
         told = re.search(r"CUDA_FLAGS=([^\n]*?), [A-Z_]+=", self.base.probe.config)
         flags = [word for word in (told[1] if told else "").split() if word.startswith("-D")]
-        own = OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
-        codes = (code(one) for one in architectures(self.base, self.toolkit))
+        stubs = OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
+        names = self.toolkit.architectures if own else architectures(self.base, self.toolkit)
+        codes, host = map(code, names), os.environ.get("CUDAHOSTCXX") or toolchain.cxx()
         return [
-            *(str(self.toolkit.nvcc), "-ccbin", str(toolchain.cxx()), "-O3", "--expt-relaxed-constexpr"),
-            *("--expt-extended-lambda", "-Xfatbin", "-compress-all", *own, *flags),
+            *(str(self.toolkit.nvcc), "-ccbin", str(host), "-O3", "-lineinfo", "--expt-relaxed-constexpr"),
+            *("--expt-extended-lambda", "-Xfatbin", "-compress-all", *stubs, *flags),
             *(word for one in codes for word in ("-gencode", one)),
         ]
 

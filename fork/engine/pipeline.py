@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
 import time
@@ -19,10 +20,14 @@ from fork.clock import Clock
 from fork.engine import cache, others, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
-from fork.engine.compile import Job, compile_fork, generated_sources
+from fork.engine.compiler import LOG, Compiler
+from fork.engine.device import Device
+from fork.engine.diagnostics import Names
 from fork.engine.fork import Fork, environment
+from fork.engine.link import link_fork
 from fork.engine.nodes import HEADER, structs
-from fork.engine.replace import added_entries, changed, replace_sources
+from fork.engine.own import AUTOCAST, Job, units
+from fork.engine.replace import added_entries, changed, generated, replace_sources
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
 from fork.engine.woven import write_woven
@@ -37,9 +42,6 @@ HERE = Path(__file__).resolve().parent
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
-
-# The header whose lists the glue registers for a stack.
-AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
@@ -117,8 +119,8 @@ def _at_work(fork: Fork, make: Callable[[Fork, Path], None]) -> Path:
 
 def refuse_names(*paths: Path) -> None:
     for path in map(str, paths):
-        if wrong := re.search(r'[;"\\\n]', path):
-            raise ForkError(f"CMake takes no path with {wrong[0]!r}, as in {path}: give the folder another name")
+        if wrong := re.search(r'["\\\n]', path):
+            raise ForkError(f"a build takes no path with {wrong[0]!r}, as in {path!r}: give the folder another name")
 
 
 def _replaced(base: Base) -> ForkError:
@@ -187,19 +189,24 @@ def _tell(job: Job, chosen: str) -> None:
     """What a job would compile, and what nobody knows before it has."""
     for line in job.replaced.told:
         print(line)
-    sources = {path: file for path, file in job.sources.items() if not path.endswith(".h")}
-    made = generated_sources(job) if job.operators else {}
-    for path, file in sources.items():
+    for path in job.sources:
         if path.endswith(".cu") and not job.toolkit:
             print(f"left out {path}: CUDA is {chosen}")
-        else:
-            print(f"compile  {path} ({'what is added to it' if str(file) in job.fragments else 'new'})")
-    for file in (file for kind, files in made.items() for file in files if job.toolkit or kind != "cuda"):
-        print(f"compile  {file.name} (generated for what is added)")
+    own = units(job)
+    todo = [unit for unit in (*own.torch, *own.archive, *own.module) if own.torch or own.archive]
+    kept = {unit for unit in todo if job.compiler.kept(unit)}
+    for unit in todo:
+        print(f"{'kept' if unit in kept else 'compile':8} {unit.named} ({_origin(job, unit.path)})")
     if job.replaced.told:
         print("later    the objects tell which other sources call what is hidden and differs: these are compiled too")
-    if sources or made:
-        print("later    Ninja and ccache tell which sources of the stack they have from an earlier build")
+    if todo and len(kept) < len(todo):
+        print("later    ccache tells which of the stack's it has from another build")
+
+
+def _origin(job: Job, path: str) -> str:
+    if path in job.sources:
+        return "what is added to it" if path in job.fragments else "new"
+    return "generated for what is added" if path.startswith("generated/") else "the tool's own"
 
 
 def _make(fork: Fork, stage: Path) -> None:
@@ -231,35 +238,49 @@ def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
 
 def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
     """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
-    state, generated = begun.state, fork.home / "work/generated"
+    state, work = begun.state, fork.home / "work"
+    made = work / "generated"
+    for log in (LOG, cache.LOG):
+        (work / log).unlink(missing_ok=True)
     if native := _added(fork, state, NATIVE_FUNCTIONS):
-        _generate(fork, stage, native, _added(fork, state, DERIVATIVES), generated)
-        tree.install_headers(stage, generated)
-        tree.install_stubs(stage, generated)
-        clock.step("generate", f"{sum(1 for _ in generated.rglob('*.*'))} files by PyTorch's own generators")
+        _generate(fork, stage, native, _added(fork, state, DERIVATIVES), made)
+        tree.install_headers(stage, made)
+        tree.install_stubs(stage, made)
+        clock.step("generate", f"{sum(1 for _ in made.rglob('*.*'))} files by PyTorch's own generators")
     else:
-        shutil.rmtree(generated, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
     replaced = replace_sources(fork, stage, state, begun.toolkit, begun.chosen, planned)
     for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
-    sources, checkout = compiled(fork.series, state), fork.series.checkout
+    sources = compiled(fork.series, state)
     return Job(
-        base=fork.base,
+        compiler=_compiler(fork, begun, replaced, sources),
         sources=sources,
-        generated=generated,
-        headers=fork.home / "work/headers",
-        work=fork.home / "work/cmake",
         toolkit=begun.toolkit,
-        store=fork.build / "ccache",
         sanitize=fork.sanitize,
-        named={str(file): str(fork.series.written_at(path) or file) for path, file in sources.items()},
         replaced=replaced,
-        fragments=frozenset(str(file) for path, file in sources.items() if path in fork.series.anchors),
-        behind=others.behind(fork.base, checkout, fork.home / "work", []) if checkout else [],
+        fragments=frozenset(path for path in sources if path in fork.series.anchors),
     )
+
+
+def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str, Path]) -> Compiler:
+    """The one for the stack's own, which reads the headers that the branch changes, and those that it adds."""
+    base, work, checkout = fork.base, fork.home / "work", fork.series.checkout
+    includes = [*replaced.headers, work / "headers", *generated(work)]
+    if AUTOCAST in sources:
+        tree.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
+    device = Device(base, begun.toolkit, begun.chosen)
+    brought = device.includes()
+    behind = others.behind(base, checkout, work, brought) if checkout else brought
+    places = {path: str(fork.series.written_at(path) or file) for path, file in sources.items()}
+    headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
+    fragments = frozenset(path for path in sources if path in fork.series.anchors)
+    names = Names(places | headers, replaced.kernels, fragments)
+    capabilities = toolchain.instruction_sets(base.torch, platform.machine())
+    return Compiler(base, work, capabilities, includes, behind, device, fork.build / "ccache", names)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
@@ -267,7 +288,7 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     count = sum(not path.endswith(".h") for path in job.sources)
     if not (count or job.operators or job.replaced.objects or job.replaced.python):
         return  # what the wheel was built without was all, so its libraries stay
-    for path, file in compile_fork(job).items():
+    for path, file in link_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
     generators = ", and the generated ones" if job.operators else ""

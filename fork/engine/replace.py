@@ -14,6 +14,7 @@ from fork.checkout.operators import altered
 from fork.engine import others
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
+from fork.engine.compiler import Compiler
 from fork.engine.device import LISTS as BINDINGS
 from fork.engine.device import STAYS, SUFFIX, Device, bindings
 from fork.engine.fork import Fork
@@ -22,7 +23,6 @@ from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
 from fork.engine.search import Replaced, Replacement
 from fork.engine.toolchain import Toolkit, instruction_sets
 from fork.engine.tree import write
-from fork.engine.whole import Compiler
 from fork.errors import ForkError
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
@@ -67,11 +67,11 @@ def replace_sources(
     libraries = Libraries(base, work, gpu)
     lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
-    before = [work / "headers", *_generated(work)]
+    before = [work / "headers", *generated(work)]
     behind = others.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
-    compilers = [Compiler(base, work / "whole", capabilities, front, behind, device) for front in fronts]
+    compilers = [Compiler(base, work, capabilities, front, behind, device, fork.build / "ccache") for front in fronts]
     search = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):
@@ -129,7 +129,7 @@ def added_entries(fork: Fork, path: str, file: Path) -> Path | None:
     return folder / file.name if added else None
 
 
-def _generated(work: Path) -> list[Path]:
+def generated(work: Path) -> list[Path]:
     """Where the headers of the operators lie that the stack adds, of ATen those in ATen/ops alone."""
     made, link = work / "generated", work / "operators/ATen/ops"
     if not (made / "aten").is_dir():

@@ -14,6 +14,7 @@ from pathlib import Path
 from fork.checkout.changed import SOURCES, Text, Tree, on_device
 from fork.engine import others
 from fork.engine.callers import Caller, Held, Libraries, Place
+from fork.engine.compiler import Compiler, Failed, Unit
 from fork.engine.conditions import unread
 from fork.engine.device import STAYS, SUFFIX
 from fork.engine.headers import WORD, Names, changed_names, generated
@@ -24,7 +25,6 @@ from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, called, identifier
 from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say, source_of
 from fork.engine.variables import sharing, weakened
-from fork.engine.whole import Compiler, Failed, Unit
 from fork.errors import ForkError
 from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared

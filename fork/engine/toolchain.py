@@ -17,7 +17,8 @@ from fork.digest import digest
 from fork.engine.base import Base
 from fork.errors import ForkError
 
-# What CMake takes from the environment: the compilers and their flags. They are for the fork, not for what runs on it.
+# What a build takes from the environment, as CMake does: the compilers and their flags. They are for the fork, not for
+# what runs on it.
 VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
 
 GLUE = Path(__file__).parent / "glue"
@@ -40,8 +41,8 @@ def settings() -> list[str]:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc, the architectures to compile for (CMake's spelling), and the base's CUDA libraries and headers; and whether
-    TORCH_CUDA_ARCH_LIST named the architectures."""
+    """nvcc, the architectures to compile for (in CMake's spelling), and the base's CUDA libraries and headers; and
+    whether TORCH_CUDA_ARCH_LIST named the architectures."""
 
     nvcc: Path
     architectures: tuple[str, ...]
@@ -138,8 +139,12 @@ def cxx() -> Path:
     return Path(compiler)
 
 
+def is_clang() -> bool:
+    return "clang" in process.run([cxx(), "--version"], "the compiler does not run")
+
+
 def check_tools(base: Base) -> None:
-    """Raises when the C++ compiler, Python's headers or CMake and Ninja are missing."""
+    """Raises when the C++ compiler or Python's headers are missing."""
     compiler = cxx()
     openmp = ["-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
     if process.attempt([compiler, *openmp]).returncode:
@@ -151,8 +156,6 @@ def check_tools(base: Base) -> None:
         raise ForkError(
             f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"
         )
-    for tool in ("cmake", "ninja"):
-        which(tool)
     if platform.system() != "Linux":
         raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
 

@@ -9,11 +9,11 @@ from functools import cached_property
 
 from fork.checkout.changed import Text
 from fork.engine.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.compiler import Compiler, Unit
 from fork.engine.hidden import is_other
 from fork.engine.jumps import can_jump
 from fork.engine.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
-from fork.engine.whole import Compiler, Unit
 from fork.errors import ForkError
 from fork.weave.definitions import concerned, defined
 from fork.weave.registrations import NAME, left

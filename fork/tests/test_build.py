@@ -18,8 +18,8 @@ import pytest
 
 from fork.cli import main
 from fork.engine import base as bases
-from fork.engine import compile as compiling
 from fork.engine import pipeline, toolchain, tree
+from fork.engine.flags import defined
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.engine.search import Replaced
@@ -102,7 +102,7 @@ except RuntimeError as error:
 def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "compile_fork", lambda _: pytest.fail("something was compiled"))
+    monkeypatch.setattr(pipeline, "link_fork", lambda _: pytest.fail("something was compiled"))
     stack = softclip.stack(tmp_path)
     assert main(["--root", str(stack), "build", "--plan", "--cuda", "off"]) == 0
     said = capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
         f"new      {softclip.KERNEL}",
         f"changed  {softclip.NATIVE}",
         f"compile  {softclip.KERNEL} (new)",
-        "compile  OperatorsEverything.cpp (generated for what is added)",
+        "compile  generated/registration.cpp (generated for what is added)",
         f"stays    all else, as torch {bases.installed().version} has it",
     ):
         assert f"{line}\n" in said
@@ -463,6 +463,6 @@ def test_kernels_are_compiled_for_the_instruction_sets_of_the_base(
     header.write_text(f"void* get_call_ptr(DeviceType, void *DEFAULT, {stub});")
     capabilities = toolchain.instruction_sets(tmp_path, machine)
     assert list(capabilities) == names
-    definitions = compiling._definitions(capabilities)
-    assert ("HAVE_SVE_CPU_DEFINITION" in definitions) == ("SVE" in stub and machine == "aarch64")
-    assert ("HAVE_AVX2_CPU_DEFINITION" in definitions) == (machine == "x86_64")
+    definitions = defined(capabilities)
+    assert ("SVE" in definitions) == ("SVE" in stub and machine == "aarch64")
+    assert ("AVX2" in definitions) == (machine == "x86_64")

@@ -16,11 +16,11 @@ from fork.engine import device, pipeline
 from fork.engine.base import Base, Probe
 from fork.engine.callers import NVCC
 from fork.engine.device import Device
+from fork.engine.flags import for_nvcc
 from fork.engine.fork import Fork
 from fork.engine.replace import replace_sources
 from fork.engine.search import Replaced
 from fork.engine.toolchain import Toolkit
-from fork.engine.whole import for_nvcc
 from fork.series import Commit, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
@@ -80,8 +80,9 @@ def test_the_architecture(
     wished = tuple(n if "+" in n else f"{n}-real" for n in listed.split())
     spelled = tuple(n.replace(".", "").replace("+PTX", "") for n in wished)
     toolkit = Toolkit(tmp_path / "bin/nvcc", spelled or ("80-real", "90-real", "90-virtual"), (), (), bool(listed))
-    command = Device(base(tmp_path), toolkit, "").nvcc()
+    command, own = (Device(base(tmp_path), toolkit, "").nvcc(one) for one in (False, True))
     assert [command[n + 1] for n, word in enumerate(command) if word == "-gencode"] == expected
+    assert own.count("-gencode") == len(toolkit.architectures)
     assert "-DNAMED=space" in command and "-compress-all" in command and "code=sm_75" not in " ".join(command)
 
 

@@ -13,7 +13,9 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 from fork import process
 from fork.cli import main
 from fork.engine import base as bases
-from fork.engine import compile, whole
+from fork.engine.compiler import Compiler, Unit
+from fork.engine.diagnostics import REMEDY, Names, errors
+from fork.engine.link import error
 from fork.errors import ForkError
 from fork.tests import tiny
 from fork.tests.helpers import committed
@@ -69,23 +71,32 @@ def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -
     line = "Kernel.cpp:3:1: error: no such name"
     quoted = ["    3 |   nosuch(x); // error: none", "      |   ^~~~~~"]
     text = [line, *quoted, "Kernel.cpp:9:1: note: beside", *quoted, line, *quoted, "Other.cpp:1: error: another"]
-    command = ["sh", "-c", 'printf "%s\\n" "$@"; exit 1', "sh", *text]
-    with raises(ForkError) as error:
-        compile._run(command, tmp_path / "compile.log", {})
+    first, *below = str(error(tmp_path, errors("\n".join(text), Names(), tmp_path))).splitlines()
     assert capsys.readouterr().out == "error    Other.cpp:1: error: another\n"
-    first, *below = str(error.value).splitlines()
     assert first == f"compiling failed: {line} (all of it: {tmp_path / 'compile.log'})"
     assert below == [f"         {part}" for part in quoted]
 
 
-def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_an_error_by_the_name_that_somebody_edits(tmp_path: Path) -> None:
+    """Wherever the compiler reads the text, by whichever path it tells that; and a linker's, without the section."""
+    names = Names({SOURCE: "/tree/a.cpp", "headers/b.h": "/tree/b.h"}, {"sine": "native.yaml:3 `CPU: sine`"})
+    for place in (f"units/{SOURCE}", f"{tmp_path}/units/{SOURCE}", f"units.AVX2/{SOURCE}"):
+        (found,) = errors(f"{place}:3:1: error: no", names, tmp_path)
+        assert found.error == "/tree/a.cpp:3:1: error: no"
+    assert errors(f"{tmp_path}/headers/b.h:1:2: error: no", names, tmp_path)[0].error == "/tree/b.h:1:2: error: no"
+    said = f"/ld: x.o: in function `f()':\nunits/{SOURCE}:(.text.f+0x1): undefined reference to `g()'"
+    assert [one.error for one in errors(said, names, tmp_path)] == ["/tree/a.cpp: undefined reference to `g()'"]
+    said = "x.o:(.text.f+0x1): undefined reference to `at::native::sine(at::Tensor const&)'"
+    said_so = "native.yaml:3 `CPU: sine` names at::native::sine, which no source defines"
+    assert [one.error for one in errors(said, names, tmp_path)] == [said_so]
+
+
+def test_what_a_fragment_misses(tmp_path: Path) -> None:
     """A function of the rest of its file; a whole file that misses one has its own reasons."""
     missed = "error: 'helper' was not declared in this scope"
-    command = ["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; echo "/b.cpp:1:1: {missed}"; exit 1']
-    with raises(ForkError) as error:
-        compile._run(command, tmp_path / "compile.log", {"/a.cpp": "/tree/a.cpp"}, frozenset(["/a.cpp"]))
-    assert str(error.value).startswith(f"compiling failed: /tree/a.cpp:3:1: {missed}{compile.REMEDY} (all of it")
-    assert capsys.readouterr().out == f"error    /b.cpp:1:1: {missed}\n"
+    names = Names({"a.cpp": "/tree/a.cpp"}, fragments=frozenset(["a.cpp"]))
+    found = errors(f"units/a.cpp:3:1: {missed}\nunits/b.cpp:1:1: {missed}\n", names, tmp_path)
+    assert [one.error for one in found] == [f"/tree/a.cpp:3:1: {missed}{REMEDY}", f"b.cpp:1:1: {missed}"]
 
 
 @mark.parametrize(
@@ -98,8 +109,8 @@ def test_what_a_fragment_misses(tmp_path: Path, capsys: CaptureFixture[str]) -> 
 )
 def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
     """The first edit of a new operator calls others, and each has a header of its own."""
-    with raises(ForkError, match="or the file lacks its `#include <ATen/ops/sigmoid.h>`"):
-        compile._run(["sh", "-c", f'echo "/a.cpp:3:1: {missed}"; exit 1'], tmp_path / "compile.log", {})
+    (found,) = errors(f"/a.cpp:3:1: {missed}", Names(), tmp_path)
+    assert "or the file lacks its `#include <ATen/ops/sigmoid.h>`" in found.error
 
 
 @mark.parametrize(
@@ -109,13 +120,13 @@ def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
         (-9, "", "it was ended by "),
     ],
 )
-def test_a_compiler_that_was_killed_blames_no_source(status: int, stderr: str, why: str) -> None:
-    unit = whole.Unit(SOURCE, "")
+def test_a_compiler_that_was_killed_blames_no_source(status: int, stderr: str, why: str, tmp_path: Path) -> None:
+    compiler, unit = Compiler(bases.installed(), tmp_path, {}, [], []), Unit(SOURCE, "")
     with raises(ForkError, match=f"^the compiler stopped at {SOURCE}, and not by an error in it: {why}"):
-        whole._first_error(unit, subprocess.CompletedProcess([], status, "", stderr))
+        compiler._failed(unit, subprocess.CompletedProcess([], status, "", stderr))
     missed = "In file included from a.cpp:1:\n/a.h:3:10: fatal error: mkl.h: No such file or directory"
-    found = whole._first_error(unit, subprocess.CompletedProcess([], 1, "", f"{missed}\n{stderr}"))
-    assert found == missed.splitlines()[1]
+    found = compiler._failed(unit, subprocess.CompletedProcess([], 1, "", f"{missed}\n{stderr}"))
+    assert found.error == missed.splitlines()[1]
 
 
 PIP = {

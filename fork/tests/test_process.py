@@ -9,10 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from pytest import CaptureFixture, mark, raises
+from pytest import MonkeyPatch, mark, raises
 
 from fork.digest import tool_files
-from fork.engine import compile as compiling
+from fork.engine import base as bases
+from fork.engine.compiler import Compiler, Failed, Unit
+from fork.engine.diagnostics import Names, errors
 from fork.errors import ForkError
 from fork.process import attempt, place, run
 from fork.verify import prefix
@@ -64,37 +66,57 @@ def test_tests_that_end_without_a_summary_say_why(tmp_path: Path) -> None:
         assert (done.said, done.passed) == (said, False)
 
 
-def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    script = "echo 'FAILED: a.o'; echo 'a.cpp:1:2: error: no such name'; exec sleep 600"
+COMPILER = """#!/bin/sh
+case "$*" in
+*--version*) echo compiler ;;
+*units/a.cpp*) echo 'units/a.cpp:1:2: error: no such name' >&2; exit 1 ;;
+*) sleep 600 ;;
+esac
+"""
+
+
+def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """What compiles beside it is not waited for."""
+    program = tmp_path / "c++"
+    program.write_text(COMPILER)
+    program.chmod(0o755)
+    monkeypatch.setenv("CXX", str(program))
+    monkeypatch.setenv("CMAKE_CXX_COMPILER_LAUNCHER", "")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    compiler = Compiler(bases.installed(), tmp_path, {}, [], [], names=Names({"a.cpp": "mine/a.cpp"}))
     start = time.monotonic()
-    with raises(ForkError, match=r"^compiling failed: a\.cpp:1:2: error: no such name \(all of it: .*log\)$"):
-        compiling._run(["sh", "-c", script], tmp_path / "log", {})
-    with raises(ForkError, match=r"^compiling failed: mine/a\.cpp:1:2: error: no such name"):
-        compiling._run(["sh", "-c", script], tmp_path / "log", {"a.cpp": "mine/a.cpp"})
+    found = compiler.compile_all([Unit(f"{name}.cpp", "") for name in "bac"], patient=False)
+    (failed,) = found.values()
+    assert isinstance(failed, Failed) and failed.error == "mine/a.cpp:1:2: error: no such name"
     assert time.monotonic() - start < 300
 
 
 def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
+    said = "cat: write error: No space left on device"
     with raises(ForkError, match=f"^the disk is full at {tmp_path}"):
-        compiling._run(["sh", "-c", "cat /proc/version > /dev/full"], tmp_path / "log", {})
+        errors(said, Names(), tmp_path)
+    with raises(ForkError, match="^the disk is full at /tmp/ccX.s"):
+        errors(f"/tmp/ccX.s: {said.rpartition(': ')[2]}", Names(), tmp_path)
 
 
 @mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
 def test_no_compiler_is_left_behind(tmp_path: Path, by: signal.Signals) -> None:
-    code = (
-        "from pathlib import Path; from fork.engine.compile import _run; "
-        f"_run(['sh', '-c', 'echo \"         [$$\"; exec sleep 600'], Path({str(tmp_path)!r}) / 'log', {{}})"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as tool:
-        assert tool.stdout is not None
-        compiler = int(tool.stdout.readline().strip().removeprefix("["))
-        assert running(compiler)
+    """Nor what its driver has started."""
+    told = tmp_path / "told"
+    script = f"sleep 600 & echo $$ $! > {told}.part; mv {told}.part {told}; wait"
+    code = f"from fork.process import Together; Together().attempt(['sh', '-c', {script!r}])"
+    with subprocess.Popen([sys.executable, "-c", code]) as tool:
+        while not told.is_file():
+            assert tool.poll() is None
+            time.sleep(0.01)
+        compilers = [int(word) for word in told.read_text().split()]
+        assert all(map(running, compilers))
         tool.send_signal(by)
         tool.wait()
     until = time.monotonic() + 30
-    while running(compiler) and time.monotonic() < until:
+    while any(map(running, compilers)) and time.monotonic() < until:
         time.sleep(0.05)
-    assert not running(compiler)
+    assert not any(map(running, compilers))
 
 
 def running(process: int) -> bool:

@@ -15,10 +15,10 @@ import pytest
 
 from fork.checkout.changed import Tree
 from fork.engine.callers import Libraries
+from fork.engine.compiler import Compiler
 from fork.engine.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
 from fork.engine.replace import nodes_of
 from fork.engine.search import Replacement
-from fork.engine.whole import Compiler
 from fork.errors import ForkError
 from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled

@@ -1,0 +1,222 @@
+"""Compiles sources, PyTorch's as the base was compiled and the stack's own, and keeps each object for the next time."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fork import process
+from fork.checkout.changed import SOURCES
+from fork.digest import digest
+from fork.engine import cache, toolchain, tree
+from fork.engine.base import Base
+from fork.engine.device import SUFFIX, Device
+from fork.engine.diagnostics import Names, Said, errors
+from fork.engine.flags import KERNELS, Flags
+from fork.errors import ForkError
+from fork.weave.scan import lines
+
+LOG = "compile.log"
+WEEK = 7 * 24 * 3600  # seconds that an object is kept which no build uses
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One run of the compiler: a text, the path that it has in PyTorch, and for a kernel its instruction set; whether
+    it is the stack's own, or generated for it; and words for the compiler beside those that all have."""
+
+    path: str
+    text: str
+    capability: str = ""
+    own: bool = False
+    words: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> str:
+        return f"{self.path} ({self.capability})" if self.capability else self.path
+
+    @property
+    def place(self) -> str:
+        """Where the compiler reads it: by a path that is the same in all builds."""
+        return f"units{'.' * bool(self.capability)}{self.capability}/{self.path}"
+
+
+@dataclass(frozen=True)
+class Failed(Exception):
+    """What the compiler found wrong with a unit, its first error first."""
+
+    unit: Unit
+    said: Sequence[Said]
+
+    @property
+    def error(self) -> str:
+        return self.said[0].error
+
+
+class Compiler:
+    """Compiles for one base, in `work`; `includes` come before its headers, `behind` after them; ccache keeps what all
+    builds share in `store`."""
+
+    def __init__(
+        self,
+        base: Base,
+        work: Path,
+        capabilities: Mapping[str, Sequence[str]],
+        includes: Sequence[Path],
+        behind: Sequence[Path],
+        device: Device | None = None,
+        store: Path | None = None,
+        names: Names | None = None,
+    ) -> None:
+        flags = Flags(base, work, capabilities, includes, behind, device or Device(base, None, ""))
+        self._begin(flags, cache.variables(work, store or work / "ccache"), names or Names())
+
+    def _begin(self, flags: Flags, variables: Mapping[str, str], names: Names) -> None:
+        self._flags, self._variables, self.names = flags, variables, names
+        self.base, self.work = flags.base, flags.work
+        self._stable = (str(self.base.site), str(self.base.probe.include), "/usr/")
+        version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
+        headers = sorted(str(file) for folder in flags.includes for file in folder.rglob("*.*h"))
+        nvcc = [flags.of(SUFFIX, "", own) for own in (True, False)] if flags.device.toolkit else []
+        about = (version, self.base.record_text, flags.always, nvcc, headers, toolchain.settings())
+        self._about = repr(about).encode()
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The endings of the sources that it compiles."""
+        return (*SOURCES, *self._flags.device.kinds)
+
+    @property
+    def lacking(self) -> str:
+        """Why it compiles none for the GPU, if it does not."""
+        return self._flags.device.lacking
+
+    def including(self, folders: Sequence[Path]) -> Compiler:
+        """One that looks for headers in these folders first."""
+        other = Compiler.__new__(Compiler)
+        other._begin(self._flags.including(folders), self._variables, self.names)
+        return other
+
+    def units(self, path: str, text: str, own: bool = False, words: Sequence[str] = ()) -> list[Unit]:
+        """A kernel is compiled once for each instruction set."""
+        capabilities = self._flags.capabilities if path.startswith(KERNELS) else ("",)
+        return [Unit(path, text, capability, own, tuple(words)) for capability in capabilities]
+
+    def compile_all(self, units: Iterable[Unit], patient: bool = True) -> dict[Unit, Path | Failed]:
+        """The object of each unit, or why there is none; several are compiled at a time.
+
+        With `patient`, all are; else the first that fails ends the others, which are not in what it returns.
+        """
+        units, group = list(dict.fromkeys(units)), process.Together()
+        found: dict[Unit, Path | Failed] = {unit: kept for unit in units if (kept := self.kept(unit))}
+        todo = [unit for unit in units if unit not in found]
+        begun, done = time.monotonic(), 0
+
+        def run(unit: Unit) -> Path | Failed | None:
+            nonlocal done
+            made: Path | Failed | None
+            try:
+                made = self._compile(unit, group)
+            except Failed as failed:
+                if not patient:
+                    group.stop()
+                made = failed
+            if made:
+                done += 1
+                print(f"         [{done}/{len(todo)} {time.monotonic() - begun:.1f}] {unit.named}", flush=True)
+            return made
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            try:
+                made = list(pool.map(run, todo))
+            except BaseException:
+                group.stop()
+                raise
+        return found | {unit: one for unit, one in zip(todo, made) if one}
+
+    def _key(self, unit: Unit) -> str:
+        # Neither a comment nor an empty line needs a compiler; the numbers of lines in messages may then be old.
+        code = "\n".join(line for line in lines(unit.text) if not line.startswith("#line "))
+        return digest(self._about, repr((unit.path, unit.capability, unit.own, unit.words)).encode(), code.encode())
+
+    def kept(self, unit: Unit) -> Path | None:
+        """The object that was made of the same before, if it is there."""
+        file = self.work / f"objects/{self._key(unit)}.o"
+        known = file.with_suffix(".json")
+        if not file.is_file() or not known.is_file():
+            return None
+        inputs: dict[str, str] = json.loads(known.read_text())["inputs"]
+        if any(not Path(name).is_file() or _digest(name) != made for name, made in inputs.items()):
+            return None
+        known.touch()
+        return file
+
+    def headers_of(self, made: Path) -> list[str]:
+        """The headers that an object was compiled with, but for those of the wheel and of the system."""
+        return list(json.loads(made.with_suffix(".json").read_text())["inputs"])
+
+    def forget(self) -> None:
+        """Removes the objects that no build has used for a week."""
+        for known in (self.work / "objects").glob("*.json"):
+            if time.time() - known.stat().st_mtime > WEEK:
+                known.with_suffix(".o").unlink(missing_ok=True)
+                known.unlink()
+
+    def preprocessed(self, unit: Unit) -> str:
+        """What the compiler reads of a text behind its directives; nothing where it cannot read it."""
+        folder = self.work / f"read-{self._key(unit)}"
+        tree.write(folder, "read.cpp", unit.text)
+        done = process.attempt([*self._command(unit), "-E", "-P", str(folder / "read.cpp")])
+        shutil.rmtree(folder)
+        return "" if done.returncode else done.stdout
+
+    def _command(self, unit: Unit) -> list[str]:
+        compiler = [] if unit.path.endswith(SUFFIX) else [str(toolchain.cxx())]
+        return [*compiler, *self._flags.of(unit.path, unit.capability, unit.own), *unit.words]
+
+    def _compile(self, unit: Unit, group: process.Together) -> Path | None:
+        begun, key = time.monotonic(), self._key(unit)
+        tree.write(self.work, unit.place, unit.text)
+        part, needs, made = (self.work / f"objects/{key}.{kind}" for kind in ("part.o", "d", "o"))
+        made.parent.mkdir(exist_ok=True)
+        command = [*cache.launcher(unit.path.endswith(SUFFIX)), *self._command(unit)]
+        command += ["-MD", "-MF", str(needs), "-c", unit.place, "-o", str(part)]
+        done = group.attempt(command, env=self._variables, cwd=self.work)
+        if done.returncode:
+            if group.stopped:
+                return None
+            raise self._failed(unit, done)
+        files = re.findall(r"(?:[^\s\\]|\\.)+", needs.read_text().partition(".o:")[2].replace("\\\n", " "))
+        # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
+        names = {str(self.work / re.sub(r"\\(.)", r"\1", name).replace("$$", "$")) for name in files}
+        names = {name for name in names if not name.startswith(self._stable) and not name.endswith(f"/{unit.path}")}
+        about = {
+            "unit": unit.named,
+            "seconds": round(time.monotonic() - begun, 2),
+            "inputs": {name: _digest(name) for name in sorted(names)},
+        }
+        tree.write(self.work, f"objects/{key}.json", json.dumps(about))
+        part.replace(made)
+        needs.unlink()
+        return made
+
+    def _failed(self, unit: Unit, done: subprocess.CompletedProcess[str]) -> Failed:
+        """What a unit failed by; raises where that is no error in it, such as of a compiler that was killed."""
+        with (self.work / LOG).open("a") as log:
+            log.write(f"{unit.named}\n{done.stderr}\n")
+        found = errors(done.stderr, self.names, self.work)
+        if not found:
+            raise ForkError(f"the compiler stopped at {unit.named}, and not by an error in it: {process.reason(done)}")
+        return Failed(unit, found)
+
+
+def _digest(name: str) -> str:
+    return digest(Path(name).read_bytes())

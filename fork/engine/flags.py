@@ -1,0 +1,129 @@
+"""How a source is compiled: as the base tells it, as PyTorch's CMake files say, and as the stack's own is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fork.engine import toolchain
+from fork.engine.base import Base
+from fork.engine.device import SUFFIX, Device
+
+HERE = Path(__file__).parent
+# PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
+DEFINED = (
+    "AT_PER_OPERATOR_HEADERS",
+    "CAFFE2_BUILD_MAIN_LIB",
+    "C10_BUILD_MAIN_LIB",
+    "TORCH_PYTHON_BUILD_MAIN_LIB",
+    # The parsers of some argument types (int[2]) format their errors by fmt, which the base hides.
+    "FMT_HEADER_ONLY=1",
+    "HAVE_MALLOC_USABLE_SIZE=1",
+    "HAVE_MMAP=1",
+    "HAVE_POSIX_FALLOCATE=1",
+    "HAVE_SHM_OPEN=1",
+    "HAVE_SHM_UNLINK=1",
+    "ONNX_ML=1",
+    "ONNX_NAMESPACE=onnx_torch",
+    "CPUINFO_SUPPORTED_PLATFORM=1",
+    "MINIZ_DISABLE_ZIP_READER_CRC32_CHECKS",
+    "USE_EXTERNAL_MZCRC",
+    "USE_DISTRIBUTED",
+    "USE_RPC",
+    "USE_TENSORPIPE",
+    "USE_C10D_GLOO",
+    "USE_NUMPY",
+    # Else pybind11 hides its variables, and the fork's would not be the base's.
+    "PYBIND11_NAMESPACE=pybind11",
+    "USE_C10D",
+    "USE_ITT",
+    "USE_VALGRIND",
+    "BUILD_ONEDNN_GRAPH",
+    "_FILE_OFFSET_BITS=64",
+)
+# What is hidden is not reached by the table in which a variable of the base can stand.
+HIDING = "-fvisibility=hidden"
+# ATen's kernels are compiled once for each instruction set, and one is chosen when the process starts.
+KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
+# What the stack's own code is written in, also where an older base was not.
+OWN = "-std=c++20"
+
+
+class Flags:
+    """The words between the compiler's name and a source; `includes` come before the base's headers, `behind` after."""
+
+    def __init__(
+        self,
+        base: Base,
+        work: Path,
+        capabilities: Mapping[str, Sequence[str]],
+        includes: Sequence[Path],
+        behind: Sequence[Path],
+        device: Device,
+    ) -> None:
+        self.base, self.work, self.capabilities, self.device = base, work, capabilities, device
+        self.includes, self.behind = includes, behind
+        standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
+        told = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
+        said = [word for word in (told[1] if told else "").split() if word.startswith(("-D", "-O", "-f"))]
+        headers = [base.torch / folder for folder in ("include", "include/torch/csrc/api/include")]
+        self.always = [
+            f"-std=c++{standard[1][2:] if standard else '17'}",
+            *(word for word in said if word != HIDING),
+            # A section for each function and variable, so that two objects can be compared.
+            *("-fPIC", "-fopenmp", "-ffunction-sections", "-fdata-sections", "-w", "-fdiagnostics-color=never"),
+            *(f"-D{name}" for name in DEFINED),
+            *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(capabilities)),
+            *(f"-D{definition}" for definition in base.probe.definitions),
+            *(word for folder in includes for word in ("-I", str(folder))),
+            *(f"-isystem{folder}" for folder in (*headers, base.probe.include, HERE / "glue/include")),
+            *(f"-idirafter{folder}" for folder in behind),
+        ]
+
+    def including(self, folders: Sequence[Path]) -> Flags:
+        """The same with these folders of headers first."""
+        front = [*folders, *self.includes]
+        return Flags(self.base, self.work, self.capabilities, front, self.behind, self.device)
+
+    def of(self, path: str, capability: str, own: bool) -> list[str]:
+        """Those of one source, behind the compiler's name; of a source for the GPU, nvcc's name and all."""
+        always = [max(word, OWN) if own and word.startswith("-std=") else word for word in self.always]
+        words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
+        if path.endswith(SUFFIX):
+            return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]
+        kernel = [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
+        return [*words, *(["-O3", *kernel, *self.capabilities[capability]] if capability else ()), *_wished("CXXFLAGS")]
+
+    def _beside(self, path: str, capability: str) -> list[str]:
+        """A source finds the headers beside it, and names files by their paths in PyTorch, wherever they lie here."""
+        beside = Path(path.removeprefix("aten/src/")).parent
+        tops = [*self.includes, self.base.torch / "include"]
+        maps = [
+            f"-fmacro-prefix-map={top}/=" for folder in tops for top in (folder, os.path.relpath(folder, self.work))
+        ]
+        return [*maps, *(f"-iquote{folder / beside}" for folder in self.includes)]
+
+
+def defined(capabilities: Mapping[str, Sequence[str]]) -> list[str]:
+    """What ATen's headers ask for each of these instruction sets; the names for Arm differ between releases."""
+    names = [name for name in capabilities if name != "DEFAULT"]
+    return ["SVE", "SVE256", "ARM_BF16"] if any(name in toolchain.ARM for name in names) else names
+
+
+def _wished(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
+
+
+def for_nvcc(flags: Sequence[str]) -> list[str]:
+    """The flags of the C++ compiler in nvcc's words, which passes on those that it does not know itself."""
+    found: list[str] = []
+    for n, word in enumerate(flags):
+        own = word in ("-w", "-I") or word.startswith(("-D", "-std=")) or (n > 0 and flags[n - 1] == "-I")
+        if word.startswith("-isystem"):
+            found += ["-isystem", word.removeprefix("-isystem")]
+        elif not word.startswith("-O"):
+            found.append(word if own else f"-Xcompiler={word}")
+    return found

@@ -1,0 +1,98 @@
+"""Compiles what a job has, and links it with PyTorch's own changed sources into the fork's libraries."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from fork import process
+from fork.engine import device, sanitizers, toolchain
+from fork.engine.compiler import LOG, Failed, Unit
+from fork.engine.diagnostics import Said, errors
+from fork.engine.own import Job, units
+from fork.errors import ForkError
+
+TORCH = "torch/lib/libtorch.so"
+
+
+def link_fork(job: Job) -> dict[str, Path]:
+    """The new libraries by their path in the site folder."""
+    compiled = units(job)
+    # The bindings take longest.
+    objects = _compile(job, [*compiled.module, *compiled.torch, *compiled.archive])
+
+    def of(part: Iterable[Unit]) -> list[str]:
+        return [str(objects[unit]) for unit in part]
+
+    base, work = job.compiler.base, job.work
+    replaced = [*job.replaced.objects, *job.replaced.python]
+    gpu = [] if not job.toolkit else [str(library) for library in job.toolkit.libraries]
+    behind = [*_libraries(job), *(device.libraries(base) if replaced else gpu)]
+    archive = _archive(job, of(compiled.archive)) if compiled.archive else []
+    wrapping = ["-Wl,--wrap=GOMP_parallel"] if "thread" in job.sanitize else []
+    torch = work / "libtorch.so"
+    # The base's libtorch.so is an empty stub that every program links; the fork's holds the operators.
+    words = [*map(str, job.replaced.objects), *of(compiled.torch), "-Wl,--no-as-needed", *behind, *archive, *wrapping]
+    _link(job, torch, [*words, "-Wl,--no-undefined", "-Wl,-soname,libtorch.so"], "$ORIGIN:$ORIGIN/../../torch.libs")
+    # What changed sources of the bindings define is looked up here before libtorch_python.so.
+    module = work / f"_C{base.probe.suffix}"
+    python = [str(torch), str(base.torch / "lib/libtorch_python.so"), *behind]
+    words = [*map(str, job.replaced.python), *of(compiled.module), "-Wl,--no-as-needed", *python]
+    _link(job, module, words, "$ORIGIN:$ORIGIN/lib:$ORIGIN/../torch.libs")
+    job.compiler.forget()
+    return {TORCH: torch, f"torch/{module.name}": module}
+
+
+def _compile(job: Job, todo: Sequence[Unit]) -> dict[Unit, Path]:
+    """The object of each unit; the first errors end it."""
+    made = job.compiler.compile_all(todo, patient=False)
+    failed = [said for one in made.values() if isinstance(one, Failed) for said in one.said]
+    if failed:
+        raise error(job.work, list(dict.fromkeys(failed)))
+    return {unit: file for unit, file in made.items() if isinstance(file, Path)}
+
+
+def error(work: Path, said: Sequence[Said]) -> ForkError:
+    """Tells all errors but the first, which is the one that is raised."""
+    for one in said[1:]:
+        print("\n".join([f"error    {one.error}", *(f"         {line}" for line in one.quoted)]), flush=True)
+    first = f"compiling failed: {said[0].error} (all of it: {work / LOG})"
+    return ForkError("\n".join([first, *(f"         {line}" for line in said[0].quoted)]))
+
+
+def _libraries(job: Job) -> list[str]:
+    """The base's, by their paths; of OpenMP one runtime in the process, the base's, so that kernels share threads."""
+    base = job.compiler.base
+    own = [base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")]
+    openmp = [*(base.torch / "lib").glob("libgomp*.so*"), *(base.site / "torch.libs").glob("libgomp*.so*")]
+    return [str(file) for file in (*own, *openmp)]
+
+
+def _archive(job: Job, objects: Sequence[str]) -> list[str]:
+    """A static library gives up a symbol only where the base's libraries do not export it."""
+    made = job.work / "glue.a"
+    made.unlink(missing_ok=True)
+    process.run([toolchain.which("ar"), "rcs", made, *objects], f"{made.name} is not made")
+    return [str(made)]
+
+
+def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
+    """Links one library; `search` is where it looks for others."""
+    wished = (word for name in ("CXXFLAGS", "LDFLAGS") for word in shlex.split(os.environ.get(name, "")))
+    own = [f"-Wl,-rpath,{search}", *sanitizers.flags(job.sanitize), *wished]
+    # A compiler that links libstdc++.a must not make the process use that copy beside the base's own libstdc++.so.
+    command = [str(toolchain.cxx()), "-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, "-o", str(made), *words]
+    done = process.attempt(command, cwd=job.work)
+    if done.returncode == 0:
+        return
+    with (job.work / LOG).open("a") as log:
+        log.write(f"{shlex.join(command)}\n{done.stderr}\n")
+    said = errors(done.stderr, job.compiler.names, job.work)
+    raise error(job.work, said or [Said(process.reason(done))])
+
+
+if sys.byteorder != "little":  # ATen's kernels themselves build on others; nobody has tried the fork there
+    raise ForkError("a fork is built on little-endian machines only")

@@ -1,0 +1,157 @@
+"""What a stack adds that is compiled: its own sources, those generated for it, and the glue that they need."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fork.checkout.changed import SOURCES
+from fork.engine import sanitizers, toolchain
+from fork.engine.compiler import Compiler, Unit
+from fork.engine.device import SUFFIX
+from fork.engine.flags import HIDING
+from fork.engine.search import Replaced
+from fork.engine.toolchain import Toolkit
+
+GLUE = Path(__file__).parent / "glue"
+AUTOCAST = "aten/src/ATen/autocast_mode.h"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What is to be compiled: the stack's C++ files and headers by upstream path, and generated code, in `work`.
+
+    `fragments` are the sources that are compiled without the rest of their file. `replaced` are PyTorch's own, compiled
+    already.
+    """
+
+    compiler: Compiler
+    sources: Mapping[str, Path]
+    toolkit: Toolkit | None
+    sanitize: Sequence[str] = ()
+    fragments: frozenset[str] = frozenset()
+    replaced: Replaced = Replaced()
+
+    @property
+    def work(self) -> Path:
+        return self.compiler.work
+
+    @property
+    def generated(self) -> Path:
+        return self.work / "generated"
+
+    @property
+    def operators(self) -> bool:
+        """Whether the stack adds native functions, for which sources were generated."""
+        return (self.generated / "aten").is_dir()
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of each library: libtorch.so, the archive that it is linked with last, and torch._C."""
+
+    torch: list[Unit] = field(default_factory=list)
+    archive: list[Unit] = field(default_factory=list)
+    module: list[Unit] = field(default_factory=list)
+
+
+def units(job: Job) -> Units:
+    """All that has to be compiled, of each library what takes longest first."""
+    made: dict[str, list[Path]] = generated_sources(job) if job.operators else defaultdict(list)
+    bindings = [*_including(job, "bindings", made["python"], "python_symbols.cpp" if job.operators else "")]
+    module = [*(["FORK_OPERATORS"] if job.operators else []), *(["FORK_NODES"] if job.replaced.generated else [])]
+    lists = "autocast_lists.cpp" if AUTOCAST in job.sources and job.operators else ""
+    generated = [
+        *_including(job, "autograd", made["autograd"], lists),
+        *_including(job, "registration", made["registration"]),
+        *(unit for file in made["alone"] for unit in _including(job, file.stem, [file])),
+        *(unit for file in made["cuda"] if job.toolkit for unit in _including(job, file.stem, [file])),
+    ]
+    words, last = sanitizers.flags(job.sanitize), []
+    if "thread" in job.sanitize:
+        last.append(_glue("thread_sanitizer"))
+    if toolchain.is_clang():
+        last.append(_glue("clang_openmp"))
+    if job.replaced.objects or job.replaced.python:
+        last.append(_glue("quiet_start"))  # behind all that registers
+    kinds = (*SOURCES, *([SUFFIX] if job.toolkit else []))
+    own = [
+        unit
+        for path, file in job.sources.items()
+        if path.endswith(kinds)
+        for unit in job.compiler.units(path, file.read_text(), own=True, words=words)
+    ]
+    return Units(
+        torch=[*generated, *own, *last],
+        archive=[_glue(f"{name}_symbols", HIDING) for name in _symbols(job)],
+        module=[*bindings, _glue("module", HIDING, *(f"-D{name}" for name in module))],
+    )
+
+
+def _glue(name: str, *words: str) -> Unit:
+    return Unit(f"glue/{name}.cpp", (GLUE / f"{name}.cpp").read_text(), own=True, words=words)
+
+
+def _including(job: Job, name: str, files: Iterable[Path], glue: str = "") -> list[Unit]:
+    """One unit of generated sources of a subject: they are small and include nearly the same headers."""
+    text = (GLUE / glue).read_text() if glue else ""
+    text += "".join(f'#include "{file.relative_to(job.work)}"\n' for file in files)
+    hiding = [HIDING] if name == "bindings" else []
+    return [Unit(f"generated/{name}.cpp", text, own=True, words=(f"-I{job.work}", *hiding))] if text else []
+
+
+def generated_sources(job: Job) -> dict[str, list[Path]]:
+    """The generated sources that register anything, by the unit that compiles them, in an order that compiles.
+
+    Some define PyTorch's TORCH_ASSERT_ONLY_METHOD_OPERATORS, which forbids headers that others include, so those come
+    last. Of torchgen's files of kernels a unit takes one that calls the helpers, whose helpers are the unit's.
+    """
+    aten, autograd = job.generated / "aten", _autograd(job)
+    aten_kernels, derivatives = (
+        [file for file in sorted(folder.glob("*Everything.cpp")) if "m.impl(" in file.read_text()]
+        for folder in (aten, autograd)
+    )
+    # The variants that an entry asks for by `autogen`, made of the operator that it describes.
+    variants = [file for file in sorted(aten.glob("CompositeViewCopyKernels*.cpp")) if "::call(" in file.read_text()]
+    cuda = [file for file in aten_kernels if "CUDA" in file.name]
+    cpu = [file for file in aten_kernels if file not in cuda]
+    calling = [file for file in cpu if _calls_helpers(file)]
+    kernels = [*calling[:1], *(file for file in cpu if file not in calling)]
+    modules = re.findall(r'"_(\w+)"', (autograd / "python_modules.inc").read_text())
+    registered = [aten / f"{name}.cpp" for name in ("RegisterSchema", "OperatorsEverything")]
+    python = ("functionsEverything", "torch_functionsEverything", "return_types", *(f"{m}_functions" for m in modules))
+    return {
+        "autograd": [autograd / "Functions.cpp", *derivatives],
+        "registration": [*registered, *variants, *kernels],
+        "alone": calling[1:],
+        "python": [autograd / f"python_{name}.cpp" for name in python],
+        "cuda": cuda,
+    }
+
+
+def _calls_helpers(file: Path) -> bool:
+    """Whether a file of kernels calls the helpers that torchgen puts into it: those of structured operators do."""
+    _, _, text = file.read_text().partition("#define FORK_HELPERS")
+    helpers, _, rest = text.partition("#endif // FORK_HELPERS")
+    names = set(re.findall(r"^\S.* (\w+)\(.*\{$", helpers, re.MULTILINE))
+    return not names or any(re.search(rf"\b{name}\(", rest) for name in names)
+
+
+def _autograd(job: Job) -> Path:
+    return job.generated / "autograd/torch/csrc/autograd/generated"
+
+
+def _symbols(job: Job) -> list[str]:
+    """The groups of symbols, hidden in the base's libraries, that this stack's code may call."""
+    ours = "".join(file.read_text() for file in job.sources.values())
+    uses = {
+        "autograd": job.replaced.generated
+        or job.operators
+        and "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
+        "functorch": any(path.startswith("aten/src/ATen/functorch/") for path in job.sources),
+        "blas": "cpublas" in ours,
+    }
+    return [name for name, used in uses.items() if used]
