@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_sanitize(parser: argparse.ArgumentParser) -> None:
     """Adds the option that builds a fork for finding faults, beside the plain one."""
     parser.add_argument(
-        "--sanitize", metavar="NAMES", help="instrument the stack's code: address,undefined or thread (GCC)"
+        "--sanitize", metavar="NAMES", help="instrument what is added or changed: address,undefined or thread (GCC)"
     )
 
 
@@ -90,11 +90,6 @@ def chosen(args: argparse.Namespace) -> Fork:
     folder = build_folder(args, series)
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)
-    if sanitize and (changed := next(filter(series.replaces, series.state(commit)), None)):
-        raise ForkError(
-            f"--sanitize instruments what a stack adds, and {commit.name} changes {changed}, which has to be compiled "
-            "as the wheel was: leave out --sanitize"
-        )
     return Fork(series, commit, base_of(args), cuda, folder, sanitize, args.many or Fork.many)
 
 

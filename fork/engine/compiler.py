@@ -63,7 +63,7 @@ class Failed(Exception):
 
 class Compiler:
     """Compiles for one base, in `work`; `includes` come before its headers, `behind` after them; ccache keeps what all
-    builds share in `store`."""
+    builds share in `store`. `words` are for all sources, PyTorch's and the stack's, but not for what is generated."""
 
     def __init__(
         self,
@@ -75,12 +75,13 @@ class Compiler:
         device: Device | None = None,
         store: Path | None = None,
         names: Names | None = None,
+        words: Sequence[str] = (),
     ) -> None:
         flags = Flags(base, work, capabilities, includes, behind, device or Device(base, None, ""))
-        self._begin(flags, cache.variables(work, store or work / "ccache"), names or Names())
+        self._begin(flags, cache.variables(work, store or work / "ccache"), names or Names(), words)
 
-    def _begin(self, flags: Flags, variables: Mapping[str, str], names: Names) -> None:
-        self._flags, self._variables, self.names = flags, variables, names
+    def _begin(self, flags: Flags, variables: Mapping[str, str], names: Names, words: Sequence[str]) -> None:
+        self._flags, self._variables, self.names, self._words = flags, variables, names, tuple(words)
         self.base, self.work = flags.base, flags.work
         self._stable = (str(self.base.site), str(self.base.probe.include), "/usr/")
         version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
@@ -100,15 +101,15 @@ class Compiler:
         return self._flags.device.lacking
 
     def including(self, folders: Sequence[Path]) -> Compiler:
-        """One that looks for headers in these folders first."""
+        """One for generated sources, that looks for headers in these folders first."""
         other = Compiler.__new__(Compiler)
-        other._begin(self._flags.including(folders), self._variables, self.names)
+        other._begin(self._flags.including(folders), self._variables, self.names, ())
         return other
 
-    def units(self, path: str, text: str, own: bool = False, words: Sequence[str] = ()) -> list[Unit]:
+    def units(self, path: str, text: str, own: bool = False) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""
         capabilities = self._flags.capabilities if path.startswith(KERNELS) else ("",)
-        return [Unit(path, text, capability, own, tuple(words)) for capability in capabilities]
+        return [Unit(path, text, capability, own, self._words) for capability in capabilities]
 
     def compile_all(self, units: Iterable[Unit], patient: bool = True) -> dict[Unit, Path | Failed]:
         """The object of each unit, or why there is none; several are compiled at a time.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES
-from fork.engine import sanitizers, toolchain
+from fork.engine import toolchain
 from fork.engine.compiler import Compiler, Unit
 from fork.engine.device import SUFFIX
 from fork.engine.flags import HIDING
@@ -70,7 +70,7 @@ def units(job: Job) -> Units:
         *(unit for file in made["alone"] for unit in _including(job, file.stem, [file])),
         *(unit for file in made["cuda"] if job.toolkit for unit in _including(job, file.stem, [file])),
     ]
-    words, last = sanitizers.flags(job.sanitize), []
+    last = []
     if "thread" in job.sanitize:
         last.append(_glue("thread_sanitizer"))
     if toolchain.is_clang():
@@ -82,7 +82,7 @@ def units(job: Job) -> Units:
         unit
         for path, file in job.sources.items()
         if path.endswith(kinds)
-        for unit in job.compiler.units(path, file.read_text(), own=True, words=words)
+        for unit in job.compiler.units(path, file.read_text(), own=True)
     ]
     return Units(
         torch=[*generated, *own, *last],

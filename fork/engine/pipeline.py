@@ -17,7 +17,7 @@ import yaml
 from fork import process
 from fork.checkout.changed import HEADERS, SOURCES
 from fork.clock import Clock
-from fork.engine import cache, others, toolchain, tree
+from fork.engine import cache, others, sanitizers, toolchain, tree
 from fork.engine.base import WHEEL_FOLDERS, Base
 from fork.engine.cause import cause
 from fork.engine.compiler import LOG, Compiler
@@ -280,7 +280,8 @@ def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str
     fragments = frozenset(path for path in sources if path in fork.series.anchors)
     names = Names(places | headers, replaced.kernels, fragments)
     capabilities = toolchain.instruction_sets(base.torch, platform.machine())
-    return Compiler(base, work, capabilities, includes, behind, device, fork.build / "ccache", names)
+    words = sanitizers.flags(fork.sanitize)
+    return Compiler(base, work, capabilities, includes, behind, device, fork.build / "ccache", names, words)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from fork.checkout.changed import HEADERS, SOURCES, Tree, on_device
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
-from fork.engine import others
+from fork.engine import others, sanitizers
 from fork.engine.base import Base
 from fork.engine.callers import Libraries
 from fork.engine.compiler import Compiler
@@ -71,7 +71,11 @@ def replace_sources(
     behind = others.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
-    compilers = [Compiler(base, work, capabilities, front, behind, device, fork.build / "ccache") for front in fronts]
+    words = sanitizers.flags(fork.sanitize)
+    compilers = [
+        Compiler(base, work, capabilities, front, behind, device, fork.build / "ccache", words=words)
+        for front in fronts
+    ]
     search = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):

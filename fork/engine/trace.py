@@ -28,7 +28,10 @@ TABLE = re.compile(r"_ZT[VIST]")
 SAID = 12  # reasons are told at most
 # What is done once, by its name, and what takes the place of what was done before.
 REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
-AGAIN = re.compile(r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch|__cudaRegister")
+# A sanitizer knows the variables of each library apart.
+AGAIN = re.compile(
+    r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch|__cudaRegister|__[atu]b?san_"
+)
 # The runtime of CUDA calls it in each function that launches a kernel.
 LAUNCH = "__cudaPopCallConfiguration"
 # What the tool's own glue has for generated code.

@@ -656,17 +656,6 @@ def test_where_nothing_is_changed_the_base_runs(tree: Path, tmp_path: Path, chan
     assert fork(*words[:4], "build") == 1
 
 
-def test_no_sanitizer_for_what_a_branch_changes(
-    tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
-) -> None:
-    commit(tree, edited(tree, OPS, "return a", "return a + 1"), "Change it")
-    monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
-    words = ("--root", tmp_path / "root", "--checkout", tree, "run", "--sanitize", "thread", "--torch", "2.12.0")
-    assert fork(*words, "--", "true") == 1
-    said = f"instruments what a stack adds, and change-it changes {OPS}, which has to be compiled as the wheel was"
-    assert said in capsys.readouterr().err
-
-
 def test_a_release_is_downloaded_once(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """Whatever folder a build goes to, and whatever checkout it is of."""
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")

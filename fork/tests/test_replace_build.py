@@ -132,6 +132,14 @@ def test_a_hidden_function_whose_caller_is_not_there(tree: Path) -> None:
     assert python(tree, code) == "the branch says no"
 
 
+def test_a_sanitizer_sees_what_a_branch_changes(tree: Path, tmp_path: Path) -> None:
+    edit(tree, NONZERO, "data_ptr<bool>()[0]", "data_ptr<bool>()[1]")
+    words = ["--root", tree.parent / "root", "--checkout", tree, "run", "--sanitize", "address", "--build", tmp_path]
+    command = [sys.executable, "-m", "fork", *map(str, words), "--", "python", "-c", CODE]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr and NONZERO in done.stderr, done.stderr
+
+
 def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It has what no compiler has to tell, and refuses a kernel that is gone, as a build does."""
     edit(tree, NONZERO, "self.ne(0)", "self.ge(0)")
