@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from checks import ROOT
-from fork.engine import base as bases
 from fork.engine.fork import Fork
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
 from fork.series import Series
 
 

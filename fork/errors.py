@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -16,6 +16,18 @@ class ForkError(Exception):
 
 class NothingToBuild(ForkError):
     """A branch or a state changes nothing that a wheel of torch holds."""
+
+
+SAID = 12  # reasons are told at most
+# Above several reasons why a branch is refused.
+UNSEEN = "what the branch changes would not run, or not everywhere:"
+
+
+def refuse_all(problems: Sequence[str], head: str) -> None:
+    """One error that names all problems, if there are any; several stand below a head."""
+    if problems := list(dict.fromkeys(problems)):
+        more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
+        raise ForkError("\n  ".join(filter(None, [head if problems[1:] else "", *problems[:SAID], more])))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from fork.engine.proof import mapped, staying
+from fork.engine.link.proof import mapped, staying
 
 PAGE = mmap.PAGESIZE
 TRAPS = {"x86_64": b"\xcc", "aarch64": b"\x00\x00\x20\xd4"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fork import process
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 
 ROOT = Path(__file__).resolve().parents[2]
 CPU = ROOT / "aten/src/ATen/native/cpu"

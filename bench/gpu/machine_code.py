@@ -19,8 +19,8 @@ from pathlib import Path
 from bench.gpu.report import FOLDERS, ROOT, row
 from fork import process
 from fork.arguments import Parser, status
-from fork.engine import base as bases
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 
 SOURCES = "aten/src/ATen/native/cuda"

@@ -16,10 +16,10 @@ import pytest
 
 from bench.gpu.machine_code import cuobjdump, functions, inspected
 from checks import ROOT
-from fork.engine import base as bases
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 from fork.engine.fork import Fork
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
 from fork.series import Series
 
 # `make cuda` runs it with a CUDA build of torch; others have nothing to inspect.

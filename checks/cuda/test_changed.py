@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 from fork.engine.fork import environment
+from fork.engine.wheel import base as bases
 from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
@@ -65,7 +65,7 @@ const char* get_cuda_check_suffix() noexcept {
 # Where the dispatcher's table of softplus leads, and what two functions of the base's libraries are to a program.
 CODE = """
 import ctypes, torch
-from fork.engine.proof import mapped
+from fork.engine.link.proof import mapped
 scope = ctypes.CDLL(torch._C.__file__)
 stub = (ctypes.c_uint64 * 8).in_dll(scope, "_ZN2at6native13softplus_stubE")
 spans = {name: span for name, span in mapped().items() if name.startswith("libtorch")}

@@ -14,7 +14,7 @@ from checks import ROOT
 from checks.mutants import Mutant, mutated, table, with_switches
 from fork import process
 from fork.arguments import Parser, status
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 
 COPY = ROOT / "build/mutants"

@@ -10,7 +10,7 @@ from pytest import TempPathFactory, fixture, mark
 from checks import ROOT
 from checks.stack.small_pytorch import FILES, applied
 from fork.cli import main
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests.helpers import git
 from fork.weave import base_path, weave

@@ -13,8 +13,8 @@ from checks import ROOT
 from fork.checkout.operators import operators
 from fork.cli import main
 from fork.commands import check, compat
-from fork.engine import base as bases
 from fork.engine.fork import Fork
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.tests.helpers import write

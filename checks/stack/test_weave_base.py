@@ -8,7 +8,7 @@ import yaml
 from pytest import mark, raises
 
 from checks import ROOT
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave_all

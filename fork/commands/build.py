@@ -14,7 +14,7 @@ from fork.engine.pipeline import build, plan
 from fork.errors import ForkError
 from fork.places import OWN, PACKAGE
 
-STARTUP = PACKAGE / "engine/startup.py"
+STARTUP = PACKAGE / "engine/wheel/startup.py"
 # Python runs the lines of a .pth file at every start.
 PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!r})\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from fork.checkout.commits import commit_steps, weave_steps
 from fork.checkout.git import Checkout
 from fork.commands.options import begun, build_folder, stack, typed
-from fork.engine import base as bases
 from fork.engine.fork import COMMAND
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.places import checkouts
 from fork.series import Series

@@ -13,9 +13,9 @@ from pathlib import Path
 from fork import process
 from fork.checkout.operators import operators
 from fork.commands.options import build_folder, stack
-from fork.engine import base as bases
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS
 from fork.series import Commit, Series

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fork import process
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.places import BROUGHT
 

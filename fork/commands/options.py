@@ -11,11 +11,11 @@ from fork.arguments import at_least
 from fork.checkout import branch
 from fork.checkout.git import Checkout
 from fork.commands.import_ import cached
-from fork.engine import base as bases
-from fork.engine import sanitizers
-from fork.engine.base import Base
+from fork.engine.compile import sanitizers
 from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_names, refuse_unbuildable
+from fork.engine.wheel import base as bases
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS, checkouts, meant, root
 from fork.series import Series

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fork.commands import options
 from fork.digest import digest
-from fork.engine.base import Base
 from fork.engine.fork import COMMAND, Fork, environment, python_folder
 from fork.engine.pipeline import build
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError, NothingToBuild
 from fork.places import checkouts
 

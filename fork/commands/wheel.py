@@ -11,10 +11,10 @@ from pathlib import Path
 
 from fork import process
 from fork.commands import options
-from fork.engine import tree
-from fork.engine.base import PACKAGES
 from fork.engine.fork import Fork
 from fork.engine.pipeline import build
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import PACKAGES
 from fork.errors import ForkError
 from fork.lock import alone
 

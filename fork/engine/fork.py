@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork.digest import digest, tool_files
-from fork.engine import device, sanitizers, toolchain
-from fork.engine.base import Base
+from fork.engine.compile import device, sanitizers, toolchain
+from fork.engine.wheel.base import Base
 from fork.series import Commit, Series
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.

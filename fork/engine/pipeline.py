@@ -17,20 +17,21 @@ import yaml
 from fork import process
 from fork.checkout.changed import HEADERS, SOURCES
 from fork.clock import Clock
-from fork.engine import cache, others, sanitizers, toolchain, tree
-from fork.engine.base import WHEEL_FOLDERS, Base
-from fork.engine.cause import cause
-from fork.engine.compiler import LOG, Compiler
-from fork.engine.device import Device
-from fork.engine.diagnostics import Names
+from fork.engine.compile import cache, sanitizers, submodules, toolchain
+from fork.engine.compile.compiler import LOG, Compiler
+from fork.engine.compile.device import Device
+from fork.engine.compile.diagnostics import Names
+from fork.engine.compile.toolchain import Toolkit
 from fork.engine.fork import Fork, environment
-from fork.engine.link import link_fork
-from fork.engine.nodes import HEADER, structs
-from fork.engine.own import AUTOCAST, Job, units
-from fork.engine.replace import added_entries, changed, generated, replace_sources
-from fork.engine.search import Replaced
-from fork.engine.toolchain import Toolkit
-from fork.engine.woven import write_woven
+from fork.engine.generate.nodes import HEADER, structs
+from fork.engine.generate.rejection import rejection
+from fork.engine.link.link import link_fork
+from fork.engine.link.own import AUTOCAST, Job, units
+from fork.engine.replace.replace import added_entries, changed, generated, replace_sources
+from fork.engine.replace.search import Replaced
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import WHEEL_FOLDERS, Base
+from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
 from fork.series import Commit, Series
@@ -38,7 +39,8 @@ from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, unread
 
-HERE = Path(__file__).resolve().parent
+# Scripts that run with the base's Python.
+GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
 
 # Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
 LIBRARIES = ("aten/", "c10/", "torch/")
@@ -96,7 +98,7 @@ def plan(fork: Fork) -> None:
 def _at_work(fork: Fork, make: Callable[[Fork, Path], None]) -> Path:
     """The fork's site folder, when this has been done in a folder that does not outlast it."""
     refuse_unbuildable(fork.series, fork.commit)
-    refuse_names(fork.home, fork.series.root, fork.base.site, HERE)
+    refuse_names(fork.home, fork.series.root, fork.base.site, GENERATE)
     advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
     with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
         if not fork.stale() and not _edited(fork):
@@ -274,7 +276,7 @@ def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str
         tree.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
     device = Device(base, begun.toolkit, begun.chosen)
     brought = device.includes()
-    behind = others.behind(base, checkout, work, brought) if checkout else brought
+    behind = submodules.behind(base, checkout, work, brought) if checkout else brought
     places = {path: str(fork.series.written_at(path) or file) for path, file in sources.items()}
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
     fragments = frozenset(path for path in sources if path in fork.series.anchors)
@@ -315,7 +317,7 @@ def _served(fork: Fork, native: Path) -> Path:
 
 def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
-    command = [fork.base.python, HERE / "generate.py", _served(fork, native), derivatives or "", generated]
+    command = [fork.base.python, GENERATE, _served(fork, native), derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)
     if done.returncode:
@@ -323,7 +325,7 @@ def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, g
         log.write_text(done.stdout + done.stderr)
         if process.DISK_FULL in done.stderr:
             raise ForkError(f"the disk is full at {generated}: free some space and try again")
-        raise ForkError(f"PyTorch's generators reject {cause(done.stderr, native, derivatives)} (all of it: {log})")
+        raise ForkError(f"PyTorch's generators reject {rejection(done.stderr, native, derivatives)} (all of it: {log})")
     own, theirs = (
         structs(text) for text in ((generated / "autograd" / HEADER).read_text(), fork.base.read(HEADER) or "")
     )
@@ -349,7 +351,7 @@ def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
     variables = environment(stage, fork.base.python, fork.sanitize)
     if replaced.slots:
         variables["LD_BIND_NOW"] = "1"
-    program, told = str(HERE / "proof.py"), str(fork.home / "work/slots.json")
+    program, told = str(PROOF), str(fork.home / "work/slots.json")
     # As a module would: its own folder is not to be searched for what torch imports.
     code = f"import runpy, sys; sys.argv[1:] = [{told!r}]; runpy.run_path({program!r}, run_name='__main__')"
     command: list[str | Path] = [fork.base.python, "-X", "faulthandler", "-c", code]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.engine.base import Base
+from fork.engine.wheel.base import Base
 from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.page import markdown, rst
 from fork.page.code import Row, rows
 from fork.page.content import Change, Content, content

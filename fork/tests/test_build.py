@@ -17,13 +17,15 @@ from pathlib import Path
 import pytest
 
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine import pipeline, toolchain, tree
-from fork.engine.flags import defined
+from fork.engine import pipeline
+from fork.engine.compile import toolchain
+from fork.engine.compile.flags import defined
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
-from fork.engine.search import Replaced
-from fork.engine.woven import write_woven
+from fork.engine.replace.search import Replaced
+from fork.engine.wheel import base as bases
+from fork.engine.wheel import tree
+from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
 from fork.tests import softclip

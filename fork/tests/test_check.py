@@ -4,7 +4,7 @@ from pathlib import Path
 
 from expecttest import assert_expected_inline
 
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests import softclip
 from fork.tests.helpers import write

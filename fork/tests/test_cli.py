@@ -12,8 +12,8 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
 from fork import places
 from fork.cli import COMMANDS, _distribution, main
-from fork.engine import base as bases
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS
 from fork.tests.helpers import QUIET_GIT, committed, write

@@ -14,7 +14,7 @@ from pytest import CaptureFixture, MonkeyPatch, fixture, mark
 from fork import cli
 from fork.commands import build, check, compat, export, new, run, wheel
 from fork.commands.combinations import APART, ELSEWHERE, NEEDS, refuse_senseless
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.page import html
 from fork.tests.helpers import QUIET_GIT, committed, git, write

@@ -12,15 +12,16 @@ import pytest
 from fork.checkout import changed
 from fork.checkout.changed import Tree
 from fork.checkout.git import Checkout
-from fork.engine import device, pipeline
-from fork.engine.base import Base, Probe
-from fork.engine.callers import NVCC
-from fork.engine.device import Device
-from fork.engine.flags import for_nvcc
+from fork.engine import pipeline
+from fork.engine.binary.callers import NVCC
+from fork.engine.compile import device
+from fork.engine.compile.device import Device
+from fork.engine.compile.flags import for_nvcc
+from fork.engine.compile.toolchain import Toolkit
 from fork.engine.fork import Fork
-from fork.engine.replace import replace_sources
-from fork.engine.search import Replaced
-from fork.engine.toolchain import Toolkit
+from fork.engine.replace.replace import replace_sources
+from fork.engine.replace.search import Replaced
+from fork.engine.wheel.base import Base, Probe
 from fork.series import Commit, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM

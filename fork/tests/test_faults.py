@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine import pipeline, toolchain, tree
+from fork.engine import pipeline
+from fork.engine.compile import toolchain
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
+from fork.engine.wheel import tree
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests import halve
@@ -118,7 +120,9 @@ import os, signal, subprocess, sys, threading, time
 from pathlib import Path
 from fork import process
 from fork.cli import main
-from fork.engine import link as linking, pipeline, tree
+from fork.engine.link import link as linking
+from fork.engine import pipeline
+from fork.engine.wheel import tree
 HOME = Path(sys.argv[1])
 def kill():
     os.killpg(0, signal.SIGKILL)

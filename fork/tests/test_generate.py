@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest import mark
 
-from fork.engine import generate
+from fork.engine.generate import generate
 from fork.tests.helpers import write
 
 NATIVE = """\

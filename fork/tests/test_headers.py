@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine.headers import Names, changed_names, generated
+from fork.engine.replace.headers import Names, changed_names, generated
 from fork.tests.helpers import write
 
 HEADER = """\

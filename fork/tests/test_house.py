@@ -10,7 +10,11 @@ from pathlib import Path
 from fork.places import PACKAGE
 
 # From the ground up. A module outside of every room is a room of its own; those that are not named lie at the bottom.
-ROOMS = ("weave", "series", "checkout", "engine", "verify", "new", "page", "commands", "cli", "__main__")
+ENGINE = ("wheel", "compile", "fork", "binary", "generate", "replace", "link")
+ROOMS = (
+    *("weave", "series", "checkout", *(f"engine.{room}" for room in ENGINE), "engine"),
+    *("verify", "new", "page", "commands", "cli", "__main__"),
+)
 
 
 def modules() -> dict[str, Path]:
@@ -32,8 +36,9 @@ def imports(file: Path) -> Iterator[str]:
 
 
 def height(module: str) -> int:
-    room = module.split(".")[1]
-    return ROOMS.index(room) if room in ROOMS else -1
+    inner = module.removeprefix("fork.")
+    found = [room for room in ROOMS if inner == room or inner.startswith(f"{room}.")]
+    return ROOMS.index(max(found, key=len)) if found else -1
 
 
 def test_no_circle_and_no_arrow_up() -> None:

@@ -16,9 +16,9 @@ from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
 from fork import process
 from fork.cli import main
 from fork.commands import compat
-from fork.engine import base as bases
 from fork.engine.fork import environment
 from fork.engine.pipeline import refuse_unbuildable
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
@@ -681,7 +681,7 @@ def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPat
     git(tree, "switch", "--quiet", "--force-create", "mine")
     commit(tree, {"torch/_VF.py": old + "\n\nMINE = 1\n", "torch/mine.py": "x = 2\n"}, "Edit Python")
     commit(tree, edited(tree, OPS, "namespace at", "// Explained.\nnamespace at"), "Explain")
-    monkeypatch.setattr("fork.engine.toolchain.check_tools", lambda *_: 1 / 0)
+    monkeypatch.setattr("fork.engine.compile.toolchain.check_tools", lambda *_: 1 / 0)
     words = ("--root", tmp_path / "root", "--checkout", tree)
     assert fork(*words, "build") == 0
     (site,) = (tmp_path / "root/build/checkouts").glob("*/build/forks/*/current")

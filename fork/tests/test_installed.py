@@ -14,7 +14,7 @@ import pytest
 
 from fork import __version__
 from fork.cli import main
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.tests import softclip
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 

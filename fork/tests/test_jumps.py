@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 
 # A library that ends inside a page, and one hole near it: right above, below, or farther than a jump reaches.
 PROGRAM = """

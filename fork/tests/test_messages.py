@@ -12,10 +12,10 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
 from fork import process
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine.compiler import Compiler, Unit
-from fork.engine.diagnostics import REMEDY, Names, errors
-from fork.engine.link import error
+from fork.engine.compile.compiler import Compiler, Unit
+from fork.engine.compile.diagnostics import REMEDY, Names, errors
+from fork.engine.link.link import error
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.tests import tiny
 from fork.tests.helpers import committed

@@ -14,9 +14,9 @@ import yaml
 
 from fork.checkout.operators import operators
 from fork.cli import main
-from fork.engine import base as bases
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
 from fork.new import places, schema
 from fork.series import Series
 from fork.tests import ramp
@@ -126,7 +126,7 @@ def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
 def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     """Every schema, all in one yaml so that PyTorch's generators start once, and no row of the map is missing."""
-    script = str(ROOT / "fork/engine/generate.py")
+    script = str(ROOT / "fork/engine/generate/generate.py")
     texts = {"native_functions.yaml": "", "derivatives.yaml": ""}
     for n, text in enumerate(SCHEMAS + ([] if explicit else LISTS)):
         series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))

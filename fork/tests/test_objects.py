@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from fork.engine import toolchain
-from fork.engine.objects import NUMBERED, Object, changed_sections
+from fork.engine.binary.objects import NUMBERED, Object, changed_sections
+from fork.engine.compile import toolchain
 
 SWITCH = """\
 int pick(int a) {

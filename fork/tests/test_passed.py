@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest import MonkeyPatch, mark
 
-from fork.engine import base as bases
+from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests import halve
 from fork.tests.helpers import write

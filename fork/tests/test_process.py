@@ -12,9 +12,9 @@ from pathlib import Path
 from pytest import MonkeyPatch, mark, raises
 
 from fork.digest import tool_files
-from fork.engine import base as bases
-from fork.engine.compiler import Compiler, Failed, Unit
-from fork.engine.diagnostics import Names, errors
+from fork.engine.compile.compiler import Compiler, Failed, Unit
+from fork.engine.compile.diagnostics import Names, errors
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.process import attempt, place, run
 from fork.verify import prefix

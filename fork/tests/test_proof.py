@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fork.engine import proof, toolchain
+from fork.engine.compile import toolchain
+from fork.engine.link import proof
 
 
 def test_variables_that_begin_as_zero_are_a_librarys_own(tmp_path: Path) -> None:

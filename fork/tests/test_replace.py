@@ -15,11 +15,11 @@ import pytest
 
 from fork.checkout.changed import Tree
 from fork.digest import digest
-from fork.engine.base import Base, Probe
-from fork.engine.callers import Libraries
-from fork.engine.compiler import Compiler
-from fork.engine.objects import Object
-from fork.engine.search import Replaced, Replacement
+from fork.engine.binary.callers import Libraries
+from fork.engine.binary.objects import Object
+from fork.engine.compile.compiler import Compiler
+from fork.engine.replace.search import Replaced, Replacement
+from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM

@@ -9,10 +9,10 @@ import pytest
 from fork.checkout.changed import Tree
 from fork.checkout.operators import operators
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine import generators
-from fork.engine.base import Base
-from fork.engine.kernels import SHIM, Kernels, kernels_of
+from fork.engine.generate import generators
+from fork.engine.generate.kernels import SHIM, Kernels, kernels_of
+from fork.engine.wheel import base as bases
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write

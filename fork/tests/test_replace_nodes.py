@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from fork.checkout.changed import Tree
-from fork.engine.callers import Libraries
-from fork.engine.compiler import Compiler
-from fork.engine.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
-from fork.engine.replace import nodes_of
-from fork.engine.search import Replacement
+from fork.engine.binary.callers import Libraries
+from fork.engine.compile.compiler import Compiler
+from fork.engine.generate.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
+from fork.engine.replace.replace import nodes_of
+from fork.engine.replace.search import Replacement
 from fork.errors import ForkError
 from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled

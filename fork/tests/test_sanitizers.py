@@ -8,9 +8,9 @@ from pathlib import Path
 from pytest import CaptureFixture, mark, raises
 
 from fork.cli import main
-from fork.engine import base as bases
-from fork.engine import sanitizers, toolchain
+from fork.engine.compile import sanitizers, toolchain
 from fork.engine.fork import Fork
+from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.tiny import stack

@@ -21,7 +21,7 @@ from fork import process
 from fork.checkout.git import Checkout
 from fork.clock import Clock
 from fork.digest import digest
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 from fork.errors import ForkError
 from fork.lock import alone
 

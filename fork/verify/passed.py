@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 
 from fork.digest import digest
-from fork.engine import tree
-from fork.engine.base import Base
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.upstream import NATIVE_FUNCTIONS
 

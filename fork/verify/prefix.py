@@ -15,11 +15,11 @@ from pathlib import Path
 from fork import process
 from fork.checkout.operators import operators
 from fork.digest import digest
-from fork.engine import base as bases
-from fork.engine import tree
-from fork.engine.base import Base
 from fork.engine.fork import Fork, environment, python_folder
 from fork.engine.pipeline import build
+from fork.engine.wheel import base as bases
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import Base
 from fork.lock import alone
 from fork.places import BROUGHT
 from fork.series import Commit, Series

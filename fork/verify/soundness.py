@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from fork.checkout.message import PART
-from fork.engine.base import Base
+from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.weave import pieces, weave_state
 

@@ -11,13 +11,12 @@ from typing import Any
 import yaml
 
 from fork.checkout.changed import Text, Tree
-from fork.engine import generators
-from fork.engine.base import Base
-from fork.engine.device import STAYS
-from fork.engine.nodes import changed_list, operator
-from fork.engine.trace import refuse
-from fork.engine.tree import install_headers, write
-from fork.errors import ForkError
+from fork.engine.compile.device import STAYS
+from fork.engine.generate import generators
+from fork.engine.generate.nodes import changed_list, operator
+from fork.engine.wheel.base import Base
+from fork.engine.wheel.tree import install_headers, write
+from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import LOADER, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
@@ -65,7 +64,7 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
                 print(f"left out {key} of {name}: {left}", flush=True)
             else:
                 wanted.append((key, name))
-    refuse(problems)
+    refuse_all(problems, UNSEEN)
     if not wanted:
         return Kernels()
     file, names = work / "kernels" / Path(NATIVE_FUNCTIONS).name, {operator(name) for _, name in wanted}

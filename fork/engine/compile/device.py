@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork.checkout.changed import DEVICE
-from fork.engine import toolchain
-from fork.engine.base import Base
-from fork.engine.toolchain import Toolkit
+from fork.engine.compile import toolchain
+from fork.engine.compile.toolchain import Toolkit
+from fork.engine.wheel.base import Base
 
 SUFFIX = ".cu"
 # A header of nvcc's own package that others of CUDA include, in what code of the CPU needs of it.
-WITHOUT_NVCC = Path(__file__).parent / "glue/without_nvcc"
+WITHOUT_NVCC = toolchain.GLUE / "without_nvcc"
 LISTS = "build_variables.bzl"
 # PyTorch's CMake files define these for libtorch_cuda in a release, beside those that the base tells in CUDA_FLAGS.
 DEFINED = (

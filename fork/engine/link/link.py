@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fork import process
-from fork.engine import device, sanitizers, toolchain
-from fork.engine.compiler import LOG, Failed, Unit
-from fork.engine.diagnostics import Said, errors
-from fork.engine.own import Job, units
+from fork.engine.compile import device, sanitizers, toolchain
+from fork.engine.compile.compiler import LOG, Failed, Unit
+from fork.engine.compile.diagnostics import Said, errors
+from fork.engine.link.own import Job, units
 from fork.errors import ForkError
 
 TORCH = "torch/lib/libtorch.so"

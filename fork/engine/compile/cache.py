@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from fork.engine import toolchain
+from fork.engine.compile import toolchain
 
 # What names a launcher of the user's, as for CMake: of the C++ compiler, and of nvcc.
 LAUNCHERS = ("CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_CUDA_COMPILER_LAUNCHER")

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fork.checkout.changed import Text
-from fork.engine.callers import ENDINGS, Caller, Held, Libraries
-from fork.engine.compiler import Compiler, Unit
-from fork.engine.hidden import is_other
-from fork.engine.jumps import can_jump
-from fork.engine.nodes import GENERATED, Nodes, holder, node_of
-from fork.engine.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
-from fork.errors import ForkError
+from fork.engine.binary.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.binary.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
+from fork.engine.compile.compiler import Compiler, Unit
+from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
+from fork.engine.replace.hidden import is_other
+from fork.engine.replace.jumps import can_jump
 from fork.weave.definitions import concerned, defined
 from fork.weave.registrations import NAME, left
 from fork.weave.scan import code_of
@@ -25,7 +24,6 @@ NAMES = "names a function that a generated header declares otherwise"
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
 # Of a class, whose functions or name it refers to.
 TABLE = re.compile(r"_ZT[VIST]")
-SAID = 12  # reasons are told at most
 # What is done once, by its name, and what takes the place of what was done before.
 REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|[aA]dd\w*(?:Hook|Handler|Callback)")
 # A sanitizer knows the variables of each library apart.
@@ -393,14 +391,6 @@ class Trace:
                 self._problems.append(
                     say(source, name, "is built when the process starts, which the base has done already")
                 )
-
-
-def refuse(problems: Sequence[str]) -> None:
-    """One error that names all problems, if there are any."""
-    if problems := list(dict.fromkeys(problems)):
-        head = "what the branch changes would not run, or not everywhere:" if problems[1:] else ""
-        more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
-        raise ForkError("\n  ".join(filter(None, [head, *problems[:SAID], more])))
 
 
 def say(source: Source, name: str, what: str, place: str = "") -> str:

@@ -11,18 +11,18 @@ from pathlib import Path
 from fork.checkout.changed import HEADERS, SOURCES, Tree, on_device
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
-from fork.engine import others, sanitizers
-from fork.engine.base import Base
-from fork.engine.callers import Libraries
-from fork.engine.compiler import Compiler
-from fork.engine.device import LISTS as BINDINGS
-from fork.engine.device import STAYS, SUFFIX, Device, bindings
+from fork.engine.binary.callers import Libraries
+from fork.engine.compile import sanitizers, submodules
+from fork.engine.compile.compiler import Compiler
+from fork.engine.compile.device import LISTS as BINDINGS
+from fork.engine.compile.device import STAYS, SUFFIX, Device, bindings
+from fork.engine.compile.toolchain import Toolkit, instruction_sets
 from fork.engine.fork import Fork
-from fork.engine.kernels import kernels_of
-from fork.engine.nodes import HEADER, STRUCT, Nodes, changed_list
-from fork.engine.search import Replaced, Replacement
-from fork.engine.toolchain import Toolkit, instruction_sets
-from fork.engine.tree import write
+from fork.engine.generate.kernels import kernels_of
+from fork.engine.generate.nodes import HEADER, STRUCT, Nodes, changed_list
+from fork.engine.replace.search import Replaced, Replacement
+from fork.engine.wheel.base import Base
+from fork.engine.wheel.tree import write
 from fork.errors import ForkError
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
@@ -68,7 +68,7 @@ def replace_sources(
     lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
     device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
     before = [work / "headers", *generated(work)]
-    behind = others.behind(base, tree.checkout.path, work, device.includes())
+    behind = submodules.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     words = sanitizers.flags(fork.sanitize)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest
-from fork.engine import toolchain, tree
-from fork.engine.base import Base
+from fork.engine.compile import toolchain
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 
 PROGRAM = Path(__file__).with_name("references.cpp")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.digest import digest, tool_files
-from fork.engine import tree
-from fork.engine.base import Base
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.weave import weave_all
 from fork.weave.anchors import Anchor

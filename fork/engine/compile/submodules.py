@@ -10,8 +10,8 @@ from pathlib import Path, PurePath
 
 from fork import process
 from fork.checkout.git import Checkout
-from fork.engine.base import Base
-from fork.engine.tree import write
+from fork.engine.wheel.base import Base
+from fork.engine.wheel.tree import write
 
 # Where headers lie that are not in `third_party/NAME/include`.
 FOLDERS = (

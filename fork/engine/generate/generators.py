@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest, tool_files
-from fork.engine.base import Base
-from fork.engine.cause import cause
-from fork.engine.tree import write
+from fork.engine.generate.rejection import rejection
+from fork.engine.wheel.base import Base
+from fork.engine.wheel.tree import write
 from fork.errors import ForkError
 
 
@@ -40,6 +40,6 @@ def run(
     ended = process.attempt([base.python, program, native, derivatives or "", made], env=variables)
     if ended.returncode:
         write(work, "generate.log", ended.stdout + ended.stderr)
-        raise ForkError(f"PyTorch's generators reject {cause(ended.stderr, native, written)}")
+        raise ForkError(f"PyTorch's generators reject {rejection(ended.stderr, native, written)}")
     write(work, done.name, json.dumps(asked))
     return made

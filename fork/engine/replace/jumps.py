@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.engine import toolchain
-from fork.engine.callers import LATE, Held, Place
-from fork.engine.objects import Object, plain
+from fork.engine.binary.callers import LATE, Held, Place
+from fork.engine.binary.objects import Object, plain
+from fork.engine.compile import toolchain
 
 NEAR = 5  # bytes of a jump over at most 2 GiB
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest
-from fork.engine import toolchain
-from fork.engine.callers import Place
+from fork.engine.binary.callers import Place
+from fork.engine.compile import toolchain
 
 
 def sharing(places: Mapping[str, Place], work: Path) -> Path:

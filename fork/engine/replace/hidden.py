@@ -9,9 +9,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.engine import toolchain
-from fork.engine.callers import Place
-from fork.engine.objects import readable
+from fork.engine.binary.callers import Place
+from fork.engine.binary.objects import readable
+from fork.engine.compile import toolchain
 
 # The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fork.engine.compiler import Compiler
+from fork.engine.compile.compiler import Compiler
 from fork.weave.difference import hunks
 from fork.weave.scan import scan
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from fork import process
 from fork.checkout.changed import SOURCES
 from fork.digest import digest
-from fork.engine import cache, toolchain, tree
-from fork.engine.base import Base
-from fork.engine.device import SUFFIX, Device
-from fork.engine.diagnostics import Names, Said, errors
-from fork.engine.flags import KERNELS, Flags
+from fork.engine.compile import cache, toolchain
+from fork.engine.compile.device import SUFFIX, Device
+from fork.engine.compile.diagnostics import Names, Said, errors
+from fork.engine.compile.flags import KERNELS, Flags
+from fork.engine.wheel import tree
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.weave.scan import lines
 

@@ -14,14 +14,15 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest
-from fork.engine.base import Base
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
+from fork.places import PACKAGE
 
 # What a build takes from the environment, as CMake does: the compilers and their flags. They are for the fork, not for
 # what runs on it.
 VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
 
-GLUE = Path(__file__).parent / "glue"
+GLUE = PACKAGE / "engine/glue"
 
 # The instruction sets that ATen builds its CPU kernels for, beside the compiler's default, with the flags of each.
 X86: Mapping[str, tuple[str, ...]] = {

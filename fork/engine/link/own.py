@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES
-from fork.engine import toolchain
-from fork.engine.compiler import Compiler, Unit
-from fork.engine.device import SUFFIX
-from fork.engine.flags import HIDING
-from fork.engine.search import Replaced
-from fork.engine.toolchain import Toolkit
+from fork.engine.compile import toolchain
+from fork.engine.compile.compiler import Compiler, Unit
+from fork.engine.compile.device import SUFFIX
+from fork.engine.compile.flags import HIDING
+from fork.engine.compile.toolchain import Toolkit
+from fork.engine.replace.search import Replaced
 
-GLUE = Path(__file__).parent / "glue"
 AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
 
@@ -92,12 +91,12 @@ def units(job: Job) -> Units:
 
 
 def _glue(name: str, *words: str) -> Unit:
-    return Unit(f"glue/{name}.cpp", (GLUE / f"{name}.cpp").read_text(), own=True, words=words)
+    return Unit(f"glue/{name}.cpp", (toolchain.GLUE / f"{name}.cpp").read_text(), own=True, words=words)
 
 
 def _including(job: Job, name: str, files: Iterable[Path], glue: str = "") -> list[Unit]:
     """One unit of generated sources of a subject: they are small and include nearly the same headers."""
-    text = (GLUE / glue).read_text() if glue else ""
+    text = (toolchain.GLUE / glue).read_text() if glue else ""
     text += "".join(f'#include "{file.relative_to(job.work)}"\n' for file in files)
     hiding = [HIDING] if name == "bindings" else []
     return [Unit(f"generated/{name}.cpp", text, own=True, words=(f"-I{job.work}", *hiding))] if text else []

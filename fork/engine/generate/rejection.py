@@ -10,7 +10,7 @@ PLACE = re.compile(r"(native_functions|derivatives)\.yaml(?:\", line |:)(\d+)")
 SCHEMA = re.compile(r"^- name: *(.+?) *$", re.MULTILINE)
 
 
-def cause(traceback: str, native: Path, derivatives: Path | None) -> str:
+def rejection(traceback: str, native: Path, derivatives: Path | None) -> str:
     """`file:line: what is wrong`, as far as the traceback tells."""
     raised = list(RAISED.finditer(traceback))
     lines = [line.strip() for line in traceback.splitlines() if line.strip()]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fork.checkout.git import Checkout
-from fork.engine import others
-from fork.engine.base import Base, Probe
-from fork.engine.device import Device
+from fork.engine.compile import submodules
+from fork.engine.compile.device import Device
+from fork.engine.wheel.base import Base, Probe
 from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
@@ -44,9 +44,9 @@ def base(tmp_path: Path) -> Base:
 
 
 def test_headers_of_templates(base: Base, tmp_path: Path) -> None:
-    assert others.includes(base, tmp_path / "none", tmp_path / "work") == []
+    assert submodules.includes(base, tmp_path / "none", tmp_path / "work") == []
     write(tmp_path / "tree/third_party", TEMPLATES)
-    folder = others.includes(base, tmp_path / "tree", tmp_path / "work")[0]
+    folder = submodules.includes(base, tmp_path / "tree", tmp_path / "work")[0]
     made = {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*.h")}
     assert made == {
         "oneapi/dnnl/dnnl_config.h": "#define DNNL_CPU_RUNTIME DNNL_RUNTIME_OMP\n/* #undef DNNL_WITH_SYCL */\n"
@@ -59,7 +59,7 @@ def test_headers_of_templates(base: Base, tmp_path: Path) -> None:
 def test_a_header_of_the_wheel_stays(base: Base, tmp_path: Path) -> None:
     write(tmp_path / "tree/third_party", TEMPLATES)
     write(base.torch, {"include/oneapi/dnnl/dnnl_config.h": ""})
-    folder = others.includes(base, tmp_path / "tree", tmp_path / "work")[0]
+    folder = submodules.includes(base, tmp_path / "tree", tmp_path / "work")[0]
     assert [file.name for file in folder.rglob("*.h")] == ["config.h"]
 
 
@@ -89,7 +89,7 @@ def test_headers_of_cuda_without_nvcc(base: Base, tmp_path: Path) -> None:
 def test_who_brings_a_header(tmp_path: Path, header: str, said: str) -> None:
     write(tmp_path / "third_party", TEMPLATES)
     (tmp_path / "third_party/kineto").mkdir()
-    assert others.advice(tmp_path, header) == said
+    assert submodules.advice(tmp_path, header) == said
 
 
 def test_a_submodule_at_another_commit_than_the_releases(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_a_submodule_at_another_commit_than_the_releases(tmp_path: Path) -> None
     released = git(gloo, "rev-parse", "HEAD").strip()
     tree = committed(tmp_path / "tree", UPSTREAM)  # with the submodule as a commit
     checkout, header = Checkout.open(tree), str(gloo / "gloo/context.h")
-    assert others.unlike(checkout, "HEAD", [header]) == []
+    assert submodules.unlike(checkout, "HEAD", [header]) == []
     write(gloo, {"gloo/context.h": "struct Context { int rank, size; };\n"})
     git(gloo, "commit", "--quiet", "--all", "--message", "size")
-    assert others.unlike(checkout, "HEAD", [str(tree / NATIVE_FUNCTIONS)]) == []
-    (said,) = others.unlike(checkout, "HEAD", [header])
+    assert submodules.unlike(checkout, "HEAD", [str(tree / NATIVE_FUNCTIONS)]) == []
+    (said,) = submodules.unlike(checkout, "HEAD", [header])
     assert said.startswith("third_party/gloo is at ") and said.endswith(f"checkout {released[:10]}`")

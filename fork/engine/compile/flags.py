@@ -8,11 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fork.engine import toolchain
-from fork.engine.base import Base
-from fork.engine.device import SUFFIX, Device
+from fork.engine.compile import toolchain
+from fork.engine.compile.device import SUFFIX, Device
+from fork.engine.wheel.base import Base
 
-HERE = Path(__file__).parent
 # PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
 DEFINED = (
     "AT_PER_OPERATOR_HEADERS",
@@ -79,7 +78,7 @@ class Flags:
             *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(capabilities)),
             *(f"-D{definition}" for definition in base.probe.definitions),
             *(word for folder in includes for word in ("-I", str(folder))),
-            *(f"-isystem{folder}" for folder in (*headers, base.probe.include, HERE / "glue/include")),
+            *(f"-isystem{folder}" for folder in (*headers, base.probe.include, toolchain.GLUE / "include")),
             *(f"-idirafter{folder}" for folder in behind),
         ]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fork import process
-from fork.engine.base import PACKAGES, Base
+from fork.engine.wheel.base import PACKAGES, Base
 
 # Nobody edits these by hand, and they are four fifths of the wheel. All else is copied, so that what somebody writes
 # into a file of the fork does not reach the base.

@@ -9,11 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from fork.checkout.changed import Text, Tree
-from fork.engine import generators
-from fork.engine.base import Base
-from fork.engine.callers import Caller
-from fork.engine.objects import HOLDER, readable
-from fork.engine.tree import write
+from fork.engine.binary.callers import Caller
+from fork.engine.binary.objects import HOLDER, readable
+from fork.engine.generate import generators
+from fork.engine.wheel.base import Base
+from fork.engine.wheel.tree import write
 from fork.errors import ForkError
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls

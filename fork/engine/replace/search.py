@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree, on_device
-from fork.engine import others
-from fork.engine.callers import Caller, Held, Libraries, Place
-from fork.engine.compiler import Compiler, Failed, Unit
-from fork.engine.conditions import unread
-from fork.engine.device import STAYS, SUFFIX
-from fork.engine.headers import WORD, Names, changed_names, generated
-from fork.engine.hidden import is_other, leading
-from fork.engine.jumps import jumping
-from fork.engine.kernels import Kernels
-from fork.engine.nodes import GENERATED, Nodes, holder, node_of
-from fork.engine.objects import GLOBAL, Object, called, identifier
-from fork.engine.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, refuse, say, source_of
-from fork.engine.variables import sharing, weakened
-from fork.errors import ForkError
+from fork.engine.binary.callers import Caller, Held, Libraries, Place
+from fork.engine.binary.objects import GLOBAL, Object, called, identifier
+from fork.engine.compile import submodules
+from fork.engine.compile.compiler import Compiler, Failed, Unit
+from fork.engine.compile.conditions import unread
+from fork.engine.compile.device import STAYS, SUFFIX
+from fork.engine.generate.kernels import Kernels
+from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
+from fork.engine.replace.headers import WORD, Names, changed_names, generated
+from fork.engine.replace.hidden import is_other, leading
+from fork.engine.replace.jumps import jumping
+from fork.engine.replace.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, say, source_of
+from fork.engine.replace.variables import sharing, weakened
+from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared
 from fork.weave.registrations import dropped, left
@@ -82,7 +82,7 @@ class Replacement:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
         self._decide(changed, headers)
         self._compile()
-        refuse(self._problems)
+        refuse_all(self._problems, UNSEEN)
         self._tell_unread({**changed, **headers})
         for source in list(self._sources.values()):
             same = all(old and not source.differing(n, False) for n, old in enumerate(source.old))
@@ -92,7 +92,7 @@ class Replacement:
             self._generate()
             known = set(self._sources)
             self._compile()
-            refuse(self._problems)
+            refuse_all(self._problems, UNSEEN)
             found = self._trace.run()
             if [name for source, name, _ in found.callers if self._trace.jump(source, name)]:
                 continue  # fewer are concerned now
@@ -104,7 +104,7 @@ class Replacement:
                 for source, name in found.missing
                 if name not in own
             ]
-            refuse(self._problems)
+            refuse_all(self._problems, UNSEEN)
             self._refuse_many()
             if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
                 return self._result()
@@ -148,11 +148,11 @@ class Replacement:
                 self._problems.append(f"{path} {why}, and CUDA is {self._compiler.lacking}")
         self._add_makers()
         self._add_kernels()
-        refuse(self._problems)  # what needs no compiler, before it takes minutes
+        refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
         for path in headers.keys() - declaring:
             if not self._sources.keys() & self._tree.includers([path]) and not self._problems:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
-        refuse(self._problems)
+        refuse_all(self._problems, UNSEEN)
         self._refuse_many()
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
@@ -301,8 +301,8 @@ class Replacement:
                     binds = source.text.before is not None and self._libraries.binds(source.path)
                     source.new.append(Object(made, binds))
                     headers |= {*compiler.headers_of(made)}
-        refuse(self._problems)
-        for line in others.unlike(self._tree.checkout, self._tree.release, headers):
+        refuse_all(self._problems, UNSEEN)
+        for line in submodules.unlike(self._tree.checkout, self._tree.release, headers):
             print(f"warning  {line}", flush=True)
         held = self._trace.held()
         old: dict[Unit, Source] = {}
@@ -330,7 +330,7 @@ class Replacement:
     def _missing(self, failed: Failed) -> str:
         """The compiler's error, and of a header of another project what brings it: a submodule, or a package."""
         header = re.search(r"fatal error: (\S+): No such file", failed.error)
-        brings = others.advice(self._tree.checkout.path, header[1]) if header else ""
+        brings = submodules.advice(self._tree.checkout.path, header[1]) if header else ""
         return f"{failed.error}; {brings}" if brings else failed.error
 
     def _needs_old(self, source: Source, held: Held) -> bool:

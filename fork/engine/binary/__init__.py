@@ -1,0 +1,1 @@
+"""Reads machine code: of the base's libraries, and of compiled objects."""

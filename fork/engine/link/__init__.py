@@ -1,0 +1,1 @@
+"""Links a fork's libraries, and proves that they serve what they should."""

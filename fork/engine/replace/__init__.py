@@ -1,0 +1,1 @@
+"""Puts changed sources of PyTorch in the place of the base's."""

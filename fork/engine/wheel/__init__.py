@@ -1,0 +1,1 @@
+"""The installed torch, and the copy of it that becomes a fork."""
