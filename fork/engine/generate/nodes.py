@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from fork.checkout.changed import Text, Tree
@@ -106,10 +106,11 @@ def node_of(symbol: str) -> str:
     return found[1] if found else ""
 
 
-def holder(caller: Caller) -> set[str]:
+@cache
+def holder(caller: Caller) -> frozenset[str]:
     """The generated nodes and kernels whose code a function of the base is part of."""
     parts = HOLDER.findall(readable(caller.name))
-    return {node or kernel for kernel, node in parts if node or FILES.fullmatch(caller.file)}
+    return frozenset(node or kernel for kernel, node in parts if node or FILES.fullmatch(caller.file))
 
 
 def operator(schema: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -13,6 +14,7 @@ from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
 from fork.engine.link.own import Job, units
+from fork.engine.wheel import tree
 from fork.errors import ForkError
 
 TORCH = "torch/lib/libtorch.so"
@@ -80,14 +82,19 @@ def _archive(job: Job, objects: Sequence[str]) -> list[str]:
 
 
 def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
-    """Links one library; `search` is where it looks for others."""
+    """Links one library, if one of its objects or a word has changed; `search` is where it looks for others."""
     wished = (word for name in ("CXXFLAGS", "LDFLAGS") for word in shlex.split(os.environ.get(name, "")))
     own = [f"-Wl,-rpath,{search}", *sanitizers.flags(job.sanitize), *wished]
     # A compiler that links libstdc++.a must not make the process use that copy beside the base's own libstdc++.so.
     command = [str(toolchain.cxx()), "-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, "-o", str(made), *words]
+    written = [Path(word).stat().st_mtime_ns for word in words if word.endswith((".o", ".a"))]
+    known, about = made.with_suffix(".json"), json.dumps([command, written])
+    if made.is_file() and known.is_file() and known.read_text() == about:
+        return
+    known.unlink(missing_ok=True)
     done = process.attempt(command, cwd=job.work)
     if done.returncode == 0:
-        return
+        return tree.write(known.parent, known.name, about)
     with (job.work / LOG).open("a") as log:
         log.write(f"{shlex.join(command)}\n{done.stderr}\n")
     said = errors(done.stderr, job.compiler.names, job.work)
