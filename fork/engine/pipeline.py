@@ -198,7 +198,8 @@ def _tell(job: Job, chosen: str) -> None:
     todo = [unit for unit in (*own.torch, *own.archive, *own.module) if own.torch or own.archive]
     kept = {unit for unit in todo if job.compiler.kept(unit)}
     for unit in todo:
-        print(f"{'kept' if unit in kept else 'compile':8} {unit.named} ({_origin(job, unit.path)})")
+        took = "" if unit in kept else job.compiler.took([unit])
+        print(f"{'kept' if unit in kept else 'compile':8} {unit.named} ({_origin(job, unit.path)}{took})")
     if job.replaced.told:
         print("later    the objects tell which other sources call what is hidden and differs: these are compiled too")
     if todo and len(kept) < len(todo):
@@ -294,8 +295,8 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     for path, file in link_fork(job).items():
         tree.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
-    generators = ", and the generated ones" if job.operators else ""
-    clock.step("compile", f"{count} sources of the stack{generators}{cache.said(job.work)}")
+    own = f"{count} sources of the stack{', and the generated ones' if job.operators else ''}{cache.said(job.work)}"
+    clock.step(*(("compile", own) if count or job.operators else ("link", "libtorch.so and torch._C")))
 
 
 def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:

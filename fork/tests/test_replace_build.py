@@ -116,6 +116,8 @@ def test_an_edit_and_the_next(tree: Path, capsys: pytest.CaptureFixture[str], mo
     edit(tree, NONZERO, "self.eq(0)", "self.gt(0)")
     assert build(tree) == 0 and python(tree, CODE) == "True False"
     edit(tree, NONZERO, "self.gt(0)", "self.git(0)")
+    assert build(tree, "--plan") == 0
+    assert re.search(rf"^compile  {NONZERO} \(changed; \d+ s the last time\)$", capsys.readouterr().out, re.MULTILINE)
     assert build(tree) == 1
     assert f"{tree / NONZERO}:8:15: error: 'const class at::Tensor' has no member" in capsys.readouterr().err.replace(
         "‘", "'"
@@ -146,7 +148,7 @@ def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(tree, DERIVATIVES, "self: sinc_backward(grad, self)\n", "self: sinc_backward(grad, self) * 2\n")
     write(tree, {NEW: "int mine() { return 1; }\n"})
     assert build(tree, "--plan") == 0
-    said = capsys.readouterr().out
+    said = re.sub(r"; \d+ s the last time", "", capsys.readouterr().out)
     for line in (
         f"changed  {NONZERO}",
         f"new      {NEW}",

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from fork import process
@@ -164,6 +165,16 @@ class Compiler:
     def headers_of(self, made: Path) -> list[str]:
         """The headers that an object was compiled with, but for those of the wheel and of the system."""
         return list(json.loads(made.with_suffix(".json").read_text())["inputs"])
+
+    def took(self, units: Sequence[Unit]) -> str:
+        """How long units took when a build of this folder last compiled them, as words for a plan."""
+        seconds = [self._times[unit.named] for unit in units if unit.named in self._times]
+        return f"; {sum(seconds):.0f} s the last time" if seconds else ""
+
+    @cached_property
+    def _times(self) -> dict[str, float]:
+        files = sorted(self.work.parents[1].glob("*/work/objects/*.json"), key=lambda file: file.stat().st_mtime)
+        return {about["unit"]: about["seconds"] for about in (json.loads(file.read_text()) for file in files)}
 
     def forget(self) -> None:
         """Removes the objects that no build has used for a week."""

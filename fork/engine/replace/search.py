@@ -117,7 +117,8 @@ class Replacement:
         for source in self._sources.values():
             if not source.path.startswith(GENERATED):
                 kept = all(map(source.compiler.kept, source.units()))
-                told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why})")
+                took = "" if kept else source.compiler.took(source.units())
+                told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
         return Replaced(told=told)
 
     def _decide(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> None:
