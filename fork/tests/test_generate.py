@@ -40,3 +40,10 @@ def test_an_operator_with_a_method_and_a_kernel(tmp_path: Path, derivatives: str
 def test_a_composition_needs_no_kernel_for_autograd(tmp_path: Path) -> None:
     text = made(tmp_path, "- func: softclip(Tensor self) -> Tensor\n", "")
     assert "at::softclip(self)" in text and 'm.impl("softclip"' not in text
+
+
+def test_a_variant_with_out_alone(tmp_path: Path) -> None:
+    """Batch rules have no variants with `out`, so there is nothing that they would be registered through."""
+    arguments = "str equation, Tensor[] tensors, *, int[]? path=None, Tensor(a!) out"
+    text = made(tmp_path, f"- func: einsum.out({arguments}) -> Tensor(a!)\n", "")
+    assert "at::einsum_out(out, equation, tensors, path)" in text

@@ -212,7 +212,9 @@ def _merge_plumbing(out: Path) -> None:
     name = "ATen/VmapGeneratedPlumbing.h"
     base = (PACKAGED.parent.parent / "torch/include" / name).read_text()
     templates = (out / "aten/VmapGeneratedPlumbing.h").read_text()
-    own = templates[templates.index("template <") : templates.rindex("}}")]
+    # A variant with `out` has none of it.
+    first = templates.find("template <")
+    own = templates[first : templates.rindex("}}")] if first >= 0 else ""
     start, end = base.index("namespace at "), base.rindex("}}")
     merged = f"{base[:start]}{_operator_includes(out / 'aten/ops')}\n\n{base[start:end]}{own}{base[end:]}"
     (out / "merged/ATen").mkdir(parents=True)

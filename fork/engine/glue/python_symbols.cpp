@@ -5,6 +5,7 @@
 
 #include <torch/csrc/utils/python_arg_parser.h>
 #include <torch/csrc/utils/structseq.h>
+#include <torch/csrc/utils/tensor_numpy.h>
 
 namespace torch {
 
@@ -46,6 +47,13 @@ PyObject* handle_torch_function(
 }
 
 namespace utils {
+
+// What an `int[]` is asked for each of its elements.
+bool is_numpy_int(PyObject* object) {
+  PyObject* numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
+  return numpy != nullptr &&
+      py::isinstance(py::handle(object), py::handle(numpy).attr("integer"));
+}
 
 // torch.return_types.f(
 // first=...,
