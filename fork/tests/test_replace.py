@@ -181,7 +181,10 @@ class Small:
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
         template = "#include <ATen/native/Generic.h>\nint generated() { return inner(1); }\n"
-        write(site, {"torch/version.py": "cuda = None\n", "torchgen/packaged/ATen/templates/Register.cpp": template})
+        unused = "#include <ATen/native/Shared.h>\nint on_phones() { return small(1); }\n"
+        templates = {"Register.cpp": template, "RegisterCodegenUnboxedKernels.cpp": unused}
+        write(site, {"torchgen/packaged/ATen/templates/" + name: text for name, text in templates.items()})
+        write(site, {"torch/version.py": "cuda = None\n"})
         self.library = site / "torch/lib/libtorch_cpu.so"
         self.built(sources, self.library)
         for name, paths in (("libc10.so", ()), ("libtorch_python.so", self.bindings)):

@@ -82,7 +82,8 @@ class Libraries:
         # All that PyTorch's generators read: their programs, their templates, and the lists of operators.
         kinds = (".py", ".cpp", ".h", ".yaml", ".ini")
         self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
-        self.templates = sorted([*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")])
+        templates = [*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")]
+        self.templates = sorted(file for file in templates if "Unbox" not in file.name)  # those are a phone's alone
         self._known = Held(frozenset(), frozenset(), {}, {}, {}, {}, {}, {})
         self._asked: set[str] = set()
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
