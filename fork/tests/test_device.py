@@ -34,6 +34,7 @@ libtorch_python_core = ["torch/csrc/Module.cpp"]
 libtorch_python_all = core[:0] + libtorch_python_core + [
     "torch/csrc/Storage.cpp",
 ] + glob(["torch/csrc/Many.cpp"])
+libtorch_cuda_core = ["torch/csrc/Three.cpp"]
 def other(name):
     return ["torch/csrc/Other.cpp", name]
 """
@@ -49,16 +50,22 @@ def base(tmp_path: Path, cuda: str = "'13.0'") -> Base:
 
 def test_the_bindings_of_the_lists() -> None:
     found = {"torch/csrc/Module.cpp", "torch/csrc/Storage.cpp", "torch/csrc/Many.cpp"}
-    assert set(device.bindings(LISTS)) == found
-    assert device.bindings("") == []
+    assert set(device.named(LISTS, "libtorch_python")) == found
+    assert device.named(LISTS, "libtorch_cuda") == ["torch/csrc/Three.cpp"] and device.named("", "libtorch") == []
 
 
 def test_definitions(tmp_path: Path) -> None:
     """What the base's own CMake files defined: for the bindings, for the GPU's libraries, for all others nothing."""
-    known = Device(base(tmp_path), None, "", frozenset(device.bindings(LISTS)))
+    known = Device(
+        base(tmp_path),
+        None,
+        "",
+        *(frozenset(device.named(LISTS, name)) for name in ("libtorch_python", "libtorch_cuda")),
+    )
     assert known.definitions("torch/csrc/Module.cpp") == ["USE_CUDA", "USE_CUFILE", "USE_CUDNN"]
     assert known.definitions("torch/csrc/One.cpp") == []
-    assert {"USE_CUDA", "TORCH_CUDA_BUILD_MAIN_LIB"} <= set(known.definitions("aten/src/ATen/cuda/Two.cpp"))
+    for path in ("aten/src/ATen/cuda/Two.cpp", "torch/csrc/Three.cpp"):
+        assert {"USE_CUDA", "TORCH_CUDA_BUILD_MAIN_LIB"} <= set(known.definitions(path))
     assert Device(base(tmp_path, "None"), None, "", known.bindings).definitions("torch/csrc/Module.cpp") == []
 
 

@@ -28,6 +28,7 @@ TEMPLATES = {
 
 
 RUNTIME = """\
+#include "crt/host_config.h"
 #include "crt/host_defines.h"
 struct __device_builtin__ __builtin_align__(16) vec { float x; };
 extern "C" __host__ __cudart_builtin__ vec CUDARTAPI start(void*);
@@ -64,7 +65,7 @@ def test_a_header_of_the_wheel_stays(base: Base, tmp_path: Path) -> None:
 
 
 def test_headers_of_cuda_without_nvcc(base: Base, tmp_path: Path) -> None:
-    """Those of its runtime include one of nvcc's package: ours comes behind all others, and only for CUDA."""
+    """Those of its runtime include two of nvcc's package: ours come behind all others, and only for CUDA."""
     write(base.site, {"torch/version.py": "cuda: str = '13.0'\n", "nvidia/cu13/include/runtime.h": RUNTIME})
     folders = Device(base, None, "").includes()
     assert folders[0] == base.site / "nvidia/cu13/include"

@@ -55,6 +55,7 @@ class Device:
     toolkit: Toolkit | None
     lacking: str
     bindings: frozenset[str] = frozenset()  # the sources of libtorch_python
+    listed: frozenset[str] = frozenset()  # those that PyTorch's lists name for libtorch_cuda
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -69,7 +70,7 @@ class Device:
         parts = [name for name, setting in PARTS.items() if settings.get(setting) in ("1", "ON")]
         if path in self.bindings:
             return ["USE_CUDA", "USE_CUFILE", *parts]
-        if DEVICE.search(path) or path.endswith(SUFFIX) or GENERATED.search(path):
+        if path in self.listed or DEVICE.search(path) or path.endswith(SUFFIX) or GENERATED.search(path):
             return ["USE_CUDA", "USE_CUFILE", *parts, *DEFINED]
         return []
 
@@ -96,12 +97,12 @@ class Device:
         ]
 
 
-def bindings(lists: str) -> list[str]:
-    """The sources that PyTorch's lists name for libtorch_python."""
+def named(lists: str, library: str) -> list[str]:
+    """The sources that PyTorch's lists name for a library."""
     found: list[str] = []
     for node in ast.parse(lists).body:
         names = [target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name)]
-        if any(name.startswith("libtorch_python") for name in names):
+        if any(name.startswith(library) for name in names):
             words = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
             found += [word for word in words if isinstance(word, str) and "/" in word]
     return found

@@ -15,7 +15,7 @@ from fork.engine.binary.callers import Libraries
 from fork.engine.compile import sanitizers, submodules
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import LISTS as BINDINGS
-from fork.engine.compile.device import STAYS, SUFFIX, Device, bindings
+from fork.engine.compile.device import STAYS, SUFFIX, Device, named
 from fork.engine.compile.toolchain import Toolkit, instruction_sets
 from fork.engine.fork import Fork
 from fork.engine.generate.kernels import kernels_of
@@ -66,7 +66,8 @@ def replace_sources(
     kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
     libraries = Libraries(base, work, gpu)
     lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
-    device = Device(base, toolkit, chosen, frozenset(bindings(lists)))
+    listed = (frozenset(named(lists, library)) for library in ("libtorch_python", "libtorch_cuda"))
+    device = Device(base, toolkit, chosen, *listed)
     before = [work / "headers", *generated(work)]
     behind = submodules.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
