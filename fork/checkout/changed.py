@@ -21,7 +21,7 @@ UPSTREAM = "https://github.com/pytorch/pytorch"
 # Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.
 LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
 ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|test|tests|benchmarks?)/")
-DEVICE = re.compile(r"/(?:cuda|cudnn)/")
+DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/")  # TorchScript's way to a fuser is libtorch_cpu's
 SOURCES, HEADERS = (".cpp", ".cc"), (".h", ".hpp", ".cuh")
 KINDS = (*SOURCES, ".cu", *HEADERS)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)', re.MULTILINE)

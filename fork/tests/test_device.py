@@ -112,13 +112,17 @@ def test_the_source_of_what_nvcc_names(told: str, source: str) -> None:
     assert NVCC.sub(r"\1.cu", f"file\t{told}\t/lib.so") == f"file\t{source}\t/lib.so"
 
 
+FUSER = "torch/csrc/jit/codegen/cuda/interface.cpp"
+
+
 def test_which_files_a_wheel_has(tmp_path: Path) -> None:
     """A wheel for the CPU has none of the GPU's, one for CUDA has those, and none has what other devices need."""
     files = {f"aten/src/ATen/{name}": "int use() { return word(); }\n" for name in ("A.cpp", "cuda/B.cu", "mps/C.cpp")}
+    files[FUSER] = "int use() { return word(); }\n"
     checkout = Checkout.open(committed(tmp_path / "tree", {**UPSTREAM, **files}))
     cpu, gpu = (Tree(checkout, "main", "main", True, has) for has in (False, True))
-    assert cpu.naming("word") == ["aten/src/ATen/A.cpp"] and cpu.named("B.cu") == []
-    assert gpu.naming("word") == ["aten/src/ATen/A.cpp", "aten/src/ATen/cuda/B.cu"]
+    assert cpu.naming("word") == ["aten/src/ATen/A.cpp", FUSER] and cpu.named("B.cu") == []
+    assert gpu.naming("word") == ["aten/src/ATen/A.cpp", "aten/src/ATen/cuda/B.cu", FUSER]
     assert gpu.named("B.cu") == ["aten/src/ATen/cuda/B.cu"] and gpu.named("C.cpp") == []
 
 
