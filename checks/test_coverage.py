@@ -11,7 +11,7 @@ import pytest
 from bench.coverage.plant import functions, plant
 from bench.coverage.sample import draw, groups
 from bench.coverage.symbols import GUARD, _mangled
-from bench.fixes.changes import Edit
+from bench.fixes.edits import Edit
 from checks import ROOT
 from fork.errors import ForkError
 

@@ -1,4 +1,4 @@
-"""`python -m bench.fixes TREE`: merged bug fixes of PyTorch, from red to green on an installed wheel.
+"""`python -m bench.fixes TREE`: fixes of bugs that PyTorch has had, from red to green on an installed wheel.
 
 For each fix (changes.py), its test (tests/) fails on this Python's torch. Then the fix is written into a clone of the
 checkout, the tool builds that branch from nothing, and the test passes on the fork. The table says how long that took.
@@ -15,12 +15,13 @@ import torch
 from bench.branches import Branch, run
 from bench.cpu.record import commit, here
 from bench.documents import fill, markdown_table
-from bench.fixes.changes import FIXES, Fix
+from bench.fixes.changes import FIXES
+from bench.fixes.edits import Fix
 from fork.arguments import Parser, status
 from fork.errors import ForkError
 
 GUIDE = Path(__file__).resolve().parents[2] / "guide/changed_sources.md"
-HEAD = ("pull request", "what was wrong", "what it changes", "before", "build", "with the test")
+HEAD = ("number", "what was wrong", "what it changes", "before", "build", "with the test")
 
 
 def tried(branch: Branch, fix: Fix) -> list[str]:
@@ -32,16 +33,16 @@ def tried(branch: Branch, fix: Fix) -> list[str]:
     branch.forget()
     for edit in fix.edits:
         edit.apply(branch.checkout)
-    built = branch.fork("build")
+    built = branch.fork("build", *fix.options)
     if built.status:
         raise ForkError(f"{fix.name} was not built: {built.reason}")
-    after = branch.fork("run", "--", "python", str(fix.test))
+    after = branch.fork("run", *fix.options, "--", "python", str(fix.test))
     if after.status:
         raise ForkError(f"{fix.test.name} fails on the fork, after {built.seconds:.0f} s: {after.reason}")
     died = f"signal {-before.status}" if before.status < 0 else "fails"
     files = ", ".join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))
     took = [f"{built.seconds:.0f} s", f"{built.seconds + after.seconds:.0f} s"]
-    return [f"#{fix.pull}", fix.wrong, f"{files}: {fix.kind}", died, *took]
+    return [f"#{fix.number}", fix.wrong, f"{files}: {fix.kind}", died, *took]
 
 
 def main() -> int:
@@ -69,7 +70,8 @@ def main() -> int:
     branch.reset()
     if args.write and not failed:
         where = f"PyTorch {branch.version}, torch {torch.__version__}, {here().processor}, tool at {commit()}."
-        text = f"{markdown_table(HEAD, rows.values())}\n{where}"
+        listed = [rows[fix.name] for fix in FIXES if fix.name in rows]
+        text = f"{markdown_table(HEAD, listed)}\n{where}"
         GUIDE.write_text(fill(GUIDE.read_text(), {"fixes": text}, GUIDE.name))
     return failed
 
