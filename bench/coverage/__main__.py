@@ -201,7 +201,7 @@ def led(branch: Branch, results: Mapping[str, Result], jumps: Collection[str]) -
                     owner.setdefault(caller, owner[callee])
                     if caller not in ours:
                         found.setdefault(owner[callee], f"{callee}, from {caller}")
-                    elif caller not in known:
+                    elif caller not in known and f"{caller} of {library.path.name}" not in jumps:
                         again.add(caller)
             frontier = [symbol for name in again for symbol in library.symbols[name] if symbol.kind == FUNCTION]
     return found

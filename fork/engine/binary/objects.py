@@ -23,6 +23,8 @@ NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
 # What PyTorch's generators name the code of a node, and the kernel of an operator.
 HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+# What the second name of a local function begins with; references.cpp has it too.
+LOCALS = "fork.local."
 # Told once for the base, and once for the copy; what each finds out for itself, such as a type or how a function's
 # arguments are parsed; or by design each library's own, as what pybind11 and nvcc keep there.
 PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
@@ -82,6 +84,9 @@ class Object:
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
         self.inline = {name for name, one in self.defined.items() if one.binding != GLOBAL and not one.data}
         self.python = binds or any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
+        self.section_names = self._names
+        # The second names of local functions, by the first and by section.
+        self._second = {key: name for name in self.defined if name.startswith(LOCALS) for key in self._keys(name)}
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
         self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}
@@ -90,6 +95,9 @@ class Object:
         self.held: dict[str, list[str]] = {}
         for name in self.defined:
             self.held.setdefault(self.where[name], []).append(name)
+
+    def _keys(self, name: str) -> tuple[str, str]:
+        return name.partition("..")[2], self._names[self.defined[name].section]
 
     def _content(self, n: int) -> bytes:
         kind, offset, size = self._sections[n][1], self._sections[n][4], self._sections[n][5]
@@ -136,9 +144,10 @@ class Object:
         if symbol is None:
             return b""
         if symbol.name:
-            node.names.add(symbol.name)
+            name = self._second.get(symbol.name, symbol.name)
+            node.names.add(name)
             if info & 0xFFFFFFFF == 4:
-                node.calls.add(symbol.name)
+                node.calls.add(name)
             return f"{symbol.name}+{addend}".encode()
         name, flags = self._names[symbol.section], self._sections[symbol.section][2]
         if flags & (MERGE | STRINGS):
@@ -146,7 +155,10 @@ class Object:
             at = symbol.value + addend + (4 if info & 0xFFFFFFFF in (2, 4) else 0)
             size = self._sections[symbol.section][9]
             return content[at : content.find(b"\0", at)] if flags & STRINGS else content[at : at + max(size, 1)]
-        node.sections.add(name)
+        if second := self._second.get(name):
+            node.names.add(second)
+        else:
+            node.sections.add(name)
         return f"{name}+{symbol.value + addend}".encode()
 
     def reached(self, start: str, leaves: Callable[[str], bool]) -> set[str]:
@@ -179,9 +191,14 @@ def _text(strings: bytes, at: int) -> str:
     return strings[at : strings.index(b"\0", at)].decode()
 
 
+def local(file: str, name: str) -> str:
+    """The second name of a function that is local to a source."""
+    return f"{LOCALS}{file}..{name}"
+
+
 def plain(name: str) -> str:
-    """A symbol's name without what the compiler added."""
-    return PARTS.sub("", name)
+    """A symbol's name without what the compiler added, or a source's name in front."""
+    return PARTS.sub("", name.partition("..")[2] if name.startswith(LOCALS) else name)
 
 
 def changed_sections(new: Object, old: Object) -> set[str]:
@@ -217,6 +234,33 @@ def affected(objects: Mapping[Object, set[str]], leaves: Callable[[str], bool]) 
                     found[user].add(name)
                     todo.append((user, name))
     return found
+
+
+@dataclass(frozen=True)
+class Led:
+    """What a table leads to: functions, directly or by other tables, and all these tables, by section."""
+
+    functions: set[str]
+    tables: set[str]
+
+
+def led_to(one: Object, section: str) -> Led | None:
+    """What a table leads to; None where that is code without a name, or a local table that code uses too."""
+    found, todo = Led(set(), {section}), [section]
+    while todo:
+        node = one.nodes[todo.pop()]
+        own = node.names & one.where.keys()
+        code = {name for name in own if one.where[name].startswith(".text")}
+        inner = {*node.sections, *(one.where[name] for name in own - code)} - found.tables
+        if any(name.startswith(".text") for name in inner):
+            return None
+        found.functions.update(code)
+        found.tables.update(inner)
+        todo += inner
+    private = found.tables - {one.where[name] for name in one.defined}
+    others = [node for name, node in one.nodes.items() if private and name not in found.tables]
+    used = (section for node in others for section in (*node.sections, *map(one.where.get, node.names)))
+    return None if any(section in private for section in used) else found
 
 
 @lru_cache(maxsize=1)

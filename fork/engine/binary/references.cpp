@@ -2,6 +2,8 @@
 // hold them, and which of their own code and tables lead to them without the
 // table of the dynamic linker (PLT, GOT), so that no other definition can take
 // their place there. Of a name with a `?` in front it does not tell the latter.
+// A function that is local to a source has the source's name in front:
+// `fork.local.Cross.cpp..NAME`.
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
@@ -161,9 +163,15 @@ class Library {
         symbols_.push_back(
             {symbol.st_value, symbol.st_size, name, own ? file : ""});
       }
-      if (names.count(name) == 0) {
+      std::string known = name;
+      if (own && type == STT_FUNC) {
+        known = std::string("fork.local.") + file + ".." + name;
+      }
+      const auto asked = names.find(known);
+      if (asked == names.end()) {
         continue;
       }
+      name = asked->c_str();
       if (dynamic) {
         exported_.insert(name);
         const bool bound = visibility == STV_PROTECTED;
@@ -175,7 +183,7 @@ class Library {
       } else if (exported_.count(name) == 0) {
         std::printf("symbol\t%s\t%s\thidden\n", name, path_);
       }
-      if (!dynamic && type == STT_FUNC && !own) {
+      if (!dynamic && type == STT_FUNC) {
         places_.push_back({symbol.st_value, symbol.st_size, name, ""});
       }
       if (!dynamic && type == STT_OBJECT && !own &&

@@ -180,8 +180,8 @@ class Compiler:
         """Removes the objects that no build has used for a week."""
         for known in (self.work / "objects").glob("*.json"):
             if time.time() - known.stat().st_mtime > WEEK:
-                known.with_suffix(".o").unlink(missing_ok=True)
-                known.unlink()
+                for file in known.parent.glob(f"{known.stem}.*"):
+                    file.unlink()
 
     def preprocessed(self, unit: Unit) -> str:
         """What the compiler reads of a text behind its directives; nothing where it cannot read it."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.engine.binary.callers import LATE, Held, Place
-from fork.engine.binary.objects import Object, plain
+from fork.engine.binary.objects import LOCALS, Object, plain
 from fork.engine.compile import toolchain
 
 NEAR = 5  # bytes of a jump over at most 2 GiB
@@ -19,6 +19,8 @@ NEAR = 5  # bytes of a jump over at most 2 GiB
 def can_jump(one: Object, name: str, held: Held) -> bool:
     """Whether every copy that the base has of a function of this object has room, and no other function's name."""
     places = held.places.get(name)
+    if name.startswith(LOCALS) and len(places or ()) != 1:
+        return False  # of two files of one name
     return bool(places) and not one.defined[name].data and all(_has_room(one, name, place) for place in places or ())
 
 

@@ -9,7 +9,18 @@ from functools import cached_property
 
 from fork.checkout.changed import Text
 from fork.engine.binary.callers import ENDINGS, Caller, Held, Libraries
-from fork.engine.binary.objects import GLOBAL, Object, affected, called, changed_sections, identifier, plain, readable
+from fork.engine.binary.objects import (
+    GLOBAL,
+    Object,
+    affected,
+    called,
+    changed_sections,
+    identifier,
+    led_to,
+    local,
+    plain,
+    readable,
+)
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.replace.hidden import is_other
@@ -187,8 +198,11 @@ class Trace:
     def _is_left(self, source: Source, one: Object, old: Object | None, name: str) -> bool:
         """Whether a name is a variable of plain data that the branch does not change."""
         symbol, section = one.defined[name], one.where[name]
-        if not symbol.data or symbol.hidden or one.nodes[section].refers or TABLE.match(name):
+        if not symbol.data or symbol.hidden or TABLE.match(name):
             return False
+        if one.nodes[section].refers:
+            led, served = led_to(one, section), self.jumps | self._libraries.held((), ()).exported
+            return bool(old and led and led.functions <= served and not led.tables & changed_sections(one, old))
         of_header = source.inherits(section, one) and identifier(name) not in self._words
         return of_header or (old is not None and section in old.nodes and section not in changed_sections(one, old))
 
@@ -208,7 +222,8 @@ class Trace:
         before = len(self.jumps)
         for one in source.new:
             known = one.nodes.get(one.where[name]) if name in one.defined else None
-            inner = {name, *(known.names if known and one.defined[name].data else ())} & one.defined.keys()
+            led = led_to(one, one.where[name]) if known and one.defined[name].data else None
+            inner = {name, *(led.functions if led else known.names if known else ())} & one.defined.keys()
             if known and not self._declared.keys() & set(map(identifier, inner)):
                 for to in inner:
                     self.jumps |= self._jumping(source, one, to)
@@ -230,8 +245,9 @@ class Trace:
                 return set()
             found.add(name)
             for caller in held.direct.get(name, ()) if name not in held.exported else ():
-                if caller.name in one.defined and not one.defined[caller.name].data:
-                    todo.append(caller.name)
+                known = local(caller.file, caller.name) if caller.file else caller.name
+                if known in one.defined and not one.defined[known].data:
+                    todo.append(known)
                 elif source.left and caller.file and is_of(caller, source.path):
                     return set()  # It may be of what the base has registered, and keeps.
         return found
