@@ -227,11 +227,16 @@ def table(known: Known) -> str:
 def reasons(known: Known, tree: Path) -> str:
     """Why sources were not effective, one row for each."""
     rows = [
-        [f"`{path}`", result.verdict, _cell(result.reason.replace(str(tree.resolve()), "~/pytorch"))]
+        [f"`{path}`", result.verdict, _cell(re.sub(r" \(all of it: .*?\)", "", _plain(result.reason, tree)))]
         for path, result in sorted(known.results.items())
         if result.verdict != EFFECTIVE
     ]
     return markdown_table(["source", "", "why"], rows) if rows else "Every source of the sample was effective.\n"
+
+
+def _plain(reason: str, tree: Path) -> str:
+    """The same, without the place of the tree, or of the clone of it that the branch lies in."""
+    return re.sub(rf"(?:{re.escape(str(tree.resolve()))}|/\S+?/checkout)(?=/)", "~/pytorch", reason)
 
 
 def _cell(reason: str) -> str:

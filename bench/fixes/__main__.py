@@ -40,9 +40,12 @@ def tried(branch: Branch, fix: Fix) -> list[str]:
     if after.status:
         raise ForkError(f"{fix.test.name} fails on the fork, after {built.seconds:.0f} s: {after.reason}")
     died = f"signal {-before.status}" if before.status < 0 else "fails"
-    files = ", ".join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))
     took = [f"{built.seconds:.0f} s", f"{built.seconds + after.seconds:.0f} s"]
-    return [f"#{fix.number}", fix.wrong, f"{files}: {fix.kind}", died, *took]
+    return [f"#{fix.number}", fix.wrong, files(fix), died, *took]
+
+
+def files(fix: Fix) -> str:
+    return f"{', '.join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))}: {fix.kind}"
 
 
 def main() -> int:
@@ -65,10 +68,12 @@ def main() -> int:
             print(*rows[fix.name], sep=" | ", flush=True)
         except ForkError as error:
             failed = 1
+            why = str(error).replace(f"{branch.checkout}/", "").replace("|", "\\|").splitlines()[0]
+            rows[fix.name] = [f"#{fix.number}", fix.wrong, files(fix), "", "", why]
             print(f"bench.fixes: {error}", file=sys.stderr, flush=True)
         file.write_text(json.dumps(rows, indent=1) + "\n")
     branch.reset()
-    if args.write and not failed:
+    if args.write:
         where = f"PyTorch {branch.version}, torch {torch.__version__}, {here().processor}, tool at {commit()}."
         listed = [rows[fix.name] for fix in FIXES if fix.name in rows]
         text = f"{markdown_table(HEAD, listed)}\n{where}"
