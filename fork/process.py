@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -78,7 +79,8 @@ class Together:
         with self._lock:
             self.stopped = True
             for group in self._running:
-                os.killpg(group, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                    os.killpg(group, signal.SIGTERM)
 
 
 def reason(done: subprocess.CompletedProcess[str]) -> str:

@@ -30,7 +30,7 @@ from fork.tests import halve
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.long]
 PROJECT = Path(__file__).resolve().parents[2]
 # All that may stand in a path but what a compiler refuses, and long.
-ODD = "it's a stäck; of $HOME=1: 100% #1 & (co) " + "long " * 30 + "too"
+ODD = "it's a stäck; of $HOME=1: 100%, #1 & (co) " + "long " * 30 + "too"
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,15 @@ from fork.tests.tiny import UPSTREAM
 
 FOLDER = "aten/src/ATen/native"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility-inlines-hidden", "-fvisibility=hidden")
+# As if the base's compiler were another: it makes what is APART a part of who calls it in the same source.
+MERGING = "-DAPART=__attribute__((always_inline))"
 SOURCES = {
     f"{FOLDER}/Shared.h": """\
 #pragma once
 #define API __attribute__((visibility("default")))
+#ifndef APART
+#define APART __attribute__((noipa))
+#endif
 namespace at::native {
 API int shown(int a);      // exported
 API int counted();         // exported, with a static of its own
@@ -47,6 +52,7 @@ int plain(int a);          // hidden, and leaves registers alone
 __attribute__((noinline)) inline int around(int a, int b) { return plain(a) + b; }
 inline int wider(int a) { return around(a, 4); }
 void nothing();            // hidden, with less room than a jump needs
+int barely(int a);         // the same
 struct Hidden {            // its vtable is in another file than what makes one
   virtual int first();
   int second;
@@ -65,6 +71,8 @@ using Function = int (*)(int);
 struct Type { Function call; Function* slots; int written; };
 extern Type type;          // hidden, of local functions, by a local table too
 Type* its_type();
+int merged(int a);         // hidden, and called by another function of its source
+int merging(int a);
 struct API Registry {
   Registry(const char* name, Function function);
 };
@@ -95,12 +103,16 @@ __attribute__((noinline)) int plain(int a) { return a + 1; }
 int widest() { return wider(3); }
 int equal(int a) { return a * 7; }
 int alike(int a) __attribute__((alias("_ZN2at6native5equalEi")));
+APART static int quiet(int a) { return a; }
 __attribute__((cold)) void nothing() {}
+__attribute__((cold)) int barely(int a) { return quiet(a); }
 __attribute__((cold)) void next_to_nothing() {}
 int Shape::sides() const { return 4; }
+APART int merged(int a) { return a * 13; }
+int merging(int a) { return merged(a) + 1; }
 static int called(int a) { return a * 11; }
 static int slot(int a) { return a - 41; }
-static Function slots[] = {&slot};
+static Function slots[] = {&slot, &quiet};
 Type type = {&called, slots, 0};
 Type* its_type() { type.written = 5; return &type; }
 } // namespace at::native
@@ -129,7 +141,7 @@ int tabled() {
   Hidden hidden;
   nothing();
   const int of_type = (its_type() == &type) * type.call(2) + type.slots[0](1) + type.written;
-  return table[1] + of_hidden(hidden) + equal(2) * alike(3) + of_type;
+  return table[1] + of_hidden(hidden) + equal(2) * alike(3) + of_type + merged(2) * merging(3) + barely(5);
 }
 } // namespace at::native
 """,
@@ -198,7 +210,9 @@ class Small:
         self.built(sources, self.library)
         for name, paths in (("libc10.so", ()), ("libtorch_python.so", self.bindings)):
             files = (site / "torch/lib/empty.cpp", *(self.tree / path for path in paths))
-            compiled(*FLAGS, "-shared", "-I", self.tree / "aten/src", *files, "-o", site / "torch/lib" / name)
+            compiled(
+                *FLAGS, "-w", MERGING, "-shared", "-I", self.tree / "aten/src", *files, "-o", site / "torch/lib" / name
+            )
         self.base = Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
         config = "C++ Version: 201703\nCXX_FLAGS= " + " ".join(FLAGS[1:])
         self.base.__dict__["probe"] = Probe("/usr/include", ".so", [], "", config, "")
@@ -216,7 +230,7 @@ class Small:
             objects.append(self.folder / f"objects/{made}.o")
             if not objects[-1].is_file():
                 objects[-1].parent.mkdir(exist_ok=True)
-                compiled(*FLAGS, "-I", folder / "aten/src", "-I", folder, "-c", file, "-o", objects[-1])
+                compiled(*FLAGS, "-w", MERGING, "-I", folder / "aten/src", "-I", folder, "-c", file, "-o", objects[-1])
         compiled("-shared", *self.link, *objects, "-Wl,-soname,libtorch_cpu.so", "-o", library)
         return library
 
@@ -312,12 +326,17 @@ EFFECTIVE = {
     # The class keeps its table, whose function jumps.
     "virtual, of a hidden class": ({FIVE: ("return 7", "return 8")}, {FIVE}),
     "one code of two functions": ({ONE: ("a * 7", "a * 8")}, {ONE}),
+    "hidden, and a part of another function": ({ONE: ("a * 13", "a * 14")}, {ONE}),
+    "local, and a part of one without room": (
+        {ONE: ("quiet(int a) { return a; }", "quiet(int a) { return a + 1; }")},
+        {ONE, FOUR},
+    ),
     # A table that leads to them stays the base's, and is one for both.
     "local, of a hidden table": ({ONE: ("a * 11", "a * 12")}, {ONE}),
     "local, of a table that a hidden one has": ({ONE: ("a - 41", "a - 42")}, {ONE}),
     "writes to a hidden table": ({ONE: ("type.written = 5", "type.written = 6")}, {ONE}),
     "a hidden table": ({ONE: ("{&called, slots, 0}", "{&slot, slots, 0}")}, {ONE, FOUR}),
-    "a table that a hidden one has": ({ONE: ("= {&slot}", "= {&called}")}, {ONE, FOUR}),
+    "a table that a hidden one has": ({ONE: ("= {&slot,", "= {&called,")}, {ONE, FOUR}),
     # The base's code has both names, so who calls either is compiled.
     "two functions that were one": (
         {ONE: ('__attribute__((alias("_ZN2at6native5equalEi")))', "{ return a * 9; }")},

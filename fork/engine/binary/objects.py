@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fork.digest import digest
 
-LOCAL, GLOBAL, WEAK, UNIQUE = 0, 1, 2, 10
+LOCAL, GLOBAL = 0, 1
 FILE_TYPE, SECTION_TYPE, TLS_TYPE = 4, 3, 6
 WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
 PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
@@ -209,18 +209,22 @@ def changed_sections(new: Object, old: Object) -> set[str]:
     return {name for name in found if not NUMBERED.match(name) or new.nodes[name].digest not in constants}
 
 
-def affected(objects: Mapping[Object, set[str]], leaves: Callable[[str], bool]) -> dict[Object, set[str]]:
+def affected(
+    objects: Mapping[Object, set[str]], leaves: Callable[[str], bool], inlined: Callable[[str], bool]
+) -> dict[Object, set[str]]:
     """The sections of each object whose behaviour differs: changed themselves, or leading to one that does.
 
-    A name that `leaves` is looked up when the process runs, and so leads to whatever is defined first.
+    A name that `leaves` is looked up when the process runs, and so leads to whatever is defined first. In the base,
+    code of the same source may have what is `inlined` as a part of it, so to code it leads all the same.
     """
     users: dict[tuple[Object | None, str], list[tuple[Object, str]]] = {}
     for one in objects:
         for name, node in one.nodes.items():
             for section in node.sections:
                 users.setdefault((one, section), []).append((one, name))
+            code = name.startswith(".text")
             for symbol in node.names:
-                if not leaves(symbol):
+                if not leaves(symbol) or (code and symbol in one.defined and inlined(symbol)):
                     own = one.where.get(symbol) if symbol not in one.defined else None
                     users.setdefault((one, own) if own else (None, symbol), []).append((one, name))
     found = {one: set(sections) for one, sections in objects.items()}

@@ -85,12 +85,13 @@ class Compiler:
     def _begin(self, flags: Flags, variables: Mapping[str, str], names: Names, words: Sequence[str]) -> None:
         self._flags, self._variables, self.names, self._words = flags, variables, names, tuple(words)
         self.base, self.work = flags.base, flags.work
-        self._stable = (str(self.base.site), str(self.base.probe.include), "/usr/")
-        version = process.run([toolchain.cxx(), "--version"], "the compiler does not run")
-        headers = sorted(str(file) for folder in flags.includes for file in folder.rglob("*.*h"))
-        nvcc = [flags.of(SUFFIX, "", own) for own in (True, False)] if flags.device.toolkit else []
-        about = (version, self.base.record_text, flags.always, nvcc, headers, toolchain.settings())
-        self._about = repr(about).encode()
+        self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
+        toolkit = flags.device.toolkit
+        compilers = [toolchain.cxx(), *([toolkit.nvcc] if toolkit else [])]
+        versions = [process.run([one, "--version"], "the compiler does not run") for one in compilers]
+        # Neither ccache nor an object's list of headers tells of one that appears in front of another.
+        self._headers = f"-DFORK_HEADERS={digest(*(name.encode() for name in _names(flags.includes)))}"
+        self._about = repr((versions, self.base.record_text, toolchain.settings())).encode()
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -148,7 +149,7 @@ class Compiler:
     def _key(self, unit: Unit) -> str:
         # Neither a comment nor an empty line needs a compiler; the numbers of lines in messages may then be old.
         code = "\n".join(line for line in lines(unit.text) if not line.startswith("#line "))
-        return digest(self._about, repr((unit.path, unit.capability, unit.own, unit.words)).encode(), code.encode())
+        return digest(self._about, repr((unit.path, self._command(unit))).encode(), code.encode())
 
     def kept(self, unit: Unit) -> Path | None:
         """The object that was made of the same before, if it is there."""
@@ -193,7 +194,11 @@ class Compiler:
 
     def _command(self, unit: Unit) -> list[str]:
         compiler = [] if unit.path.endswith(SUFFIX) else [str(toolchain.cxx())]
-        return [*compiler, *self._flags.of(unit.path, unit.capability, unit.own), *unit.words]
+        return [*compiler, *self._flags.of(unit.path, unit.capability, unit.own), self._headers, *unit.words]
+
+    def _is_stable(self, name: str) -> bool:
+        """Whether a header is the wheel's, Python's or the system's."""
+        return name.startswith(self._stable) and not name.startswith(f"{self.work}/")
 
     def _compile(self, unit: Unit, group: process.Together) -> Path | None:
         begun, key = time.monotonic(), self._key(unit)
@@ -207,15 +212,15 @@ class Compiler:
             if group.stopped:
                 return None
             raise self._failed(unit, done)
-        files = re.findall(r"(?:[^\s\\]|\\.)+", needs.read_text().partition(".o:")[2].replace("\\\n", " "))
         # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
-        names = {str(self.work / re.sub(r"\\(.)", r"\1", name).replace("$$", "$")) for name in files}
-        names = {name for name in names if not name.startswith(self._stable) and not name.endswith(f"/{unit.path}")}
+        names = {str(self.work / name) for name in listed(needs.read_text())}
+        names = {name for name in names if not self._is_stable(name) and not name.endswith(f"/{unit.path}")}
         about = {
             "unit": unit.named,
             "seconds": round(time.monotonic() - begun, 2),
             "inputs": {name: _digest(name) for name in sorted(names)},
         }
+        made.unlink(missing_ok=True)  # it is never beside what another was made of
         tree.write(self.work, f"objects/{key}.json", json.dumps(about))
         part.replace(made)
         needs.unlink()
@@ -229,6 +234,24 @@ class Compiler:
         if not found:
             raise ForkError(f"the compiler stopped at {unit.named}, and not by an error in it: {process.reason(done)}")
         return Failed(unit, found)
+
+
+def listed(needs: str) -> list[str]:
+    """The files that a compiler lists for make, behind the name of the object; nvcc has a blank before the colon."""
+    _, files = re.split(r"\.o\s*:", needs, maxsplit=1)
+    names = re.findall(r"(?:[^\s\\]|\\.)+", files.replace("\\\n", " "))
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The files in folders of headers, by their place there."""
+    found = (
+        f"{n} {Path(top, name).relative_to(folder)}"
+        for n, folder in enumerate(folders)
+        for top, _, names in os.walk(folder, followlinks=True)
+        for name in names
+    )
+    return sorted(found)
 
 
 def _digest(name: str) -> str:

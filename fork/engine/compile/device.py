@@ -143,4 +143,4 @@ def libraries(base: Base) -> list[str]:
     own = [str(base.torch / "lib" / name) for name in ("libtorch_cuda.so", "libc10_cuda.so")]
     # C++'s own library first: some of the others export parts of it.
     used = ["-lstdc++", *map(str, sorted(base.site.glob("nvidia/*/lib/lib*.so*")))]
-    return [*own, "-Wl,--push-state,--as-needed," + ",".join(used) + ",--pop-state"]
+    return [*own, "-Wl,--push-state,--as-needed", *used, "-Wl,--pop-state"]

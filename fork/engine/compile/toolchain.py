@@ -35,6 +35,9 @@ ARM: Mapping[str, tuple[str, ...]] = {
 }
 
 
+BINUTILS = ("ar", "objcopy")
+
+
 def settings() -> list[str]:
     """The environment's wishes for a build, on which its result depends."""
     return [f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ]
@@ -157,6 +160,8 @@ def check_tools(base: Base) -> None:
         raise ForkError(
             f"Python.h is not in {headers}: install Python's headers (Debian: `apt-get install python3-dev`)"
         )
+    for tool in BINUTILS:
+        which(tool)
     if platform.system() != "Linux":
         raise ForkError(f"a fork on a wheel is built on Linux only, and this is {platform.system()}: use `fork apply`")
 
@@ -169,6 +174,8 @@ def path_of(tool: str) -> str | None:
 def which(tool: str) -> str:
     """The same, of one that a build needs."""
     path = path_of(tool)
+    if path is None and tool in BINUTILS:
+        raise ForkError(f"{tool} was not found: install binutils (Debian: `apt-get install binutils`)")
     if path is None:
         raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return path

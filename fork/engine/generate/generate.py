@@ -222,7 +222,7 @@ def _merge_plumbing(out: Path) -> None:
 
 
 def _sync(fresh: Path, out: Path) -> None:
-    """Makes `out` equal to `fresh`, touching only what differs, so that Ninja compiles only that."""
+    """Makes `out` equal to `fresh`, touching only what differs, so that only that is compiled."""
     wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
     for path in [path for path in out.rglob("*") if path.is_file() and path.relative_to(out) not in wanted]:
         path.unlink()

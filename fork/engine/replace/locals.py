@@ -1,4 +1,4 @@
-"""Gives the local functions of an object names of their own, so that the base's copies can jump to them.
+"""Gives the local functions of an object second names, so that the base's copies can jump to them.
 
 A table, such as a Python type, has the addresses of functions that no other source sees. In the base, such a function
 is known by the name of its source and its own.
@@ -10,17 +10,23 @@ from collections import Counter
 from pathlib import Path
 
 from fork import process
+from fork.digest import digest
 from fork.engine.binary.objects import LOCAL, Object, local, plain
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Unit
 
 
+def file_of(unit: Unit) -> str:
+    """What the base's libraries call the source of a unit."""
+    return unit.path.rpartition("/")[2] + (f".{unit.capability}.cpp" if unit.capability else "")
+
+
 def named(made: Path, unit: Unit) -> Path:
-    """The same object with a second name for each local function that the base has under the same name."""
+    """The same object with a second name for each of its local functions."""
     one = Object(made)
     counts = Counter(symbol.name for symbol in one.symbols if symbol)
     sections = Counter(one.section_names)
-    file = unit.path.rpartition("/")[2] + (f".{unit.capability}.cpp" if unit.capability else "")
+    file = file_of(unit)
     words: list[str] = []
     for symbol in one.symbols:
         if symbol is None or symbol.binding != LOCAL or symbol.data or counts[symbol.name] != 1:
@@ -32,8 +38,9 @@ def named(made: Path, unit: Unit) -> Path:
             words += ["--add-symbol", f"{local(file, symbol.name)}={section}:{symbol.value:#x},global,function"]
     if not words:
         return made
-    target, part = made.with_suffix(".named.o"), made.with_suffix(".part.o")
-    if not target.is_file() or target.stat().st_mtime_ns < made.stat().st_mtime_ns:
+    target = made.with_suffix(f".{digest(made.read_bytes(), repr(words).encode())}.o")
+    part = made.with_suffix(".part.o")
+    if not target.is_file():
         process.run([toolchain.which("objcopy"), *words, made, part], f"{made.name} cannot be copied")
         part.replace(target)
     return target

@@ -23,7 +23,7 @@ from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.replace.headers import WORD, Names, changed_names, generated
 from fork.engine.replace.hidden import is_other, leading
 from fork.engine.replace.jumps import jumping
-from fork.engine.replace.locals import named
+from fork.engine.replace.locals import file_of, named
 from fork.engine.replace.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, say, source_of
 from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
@@ -301,7 +301,10 @@ class Replacement:
                 else:
                     source = new[unit]
                     binds = source.text.before is not None and self._libraries.binds(source.path)
-                    source.new.append(Object(named(made, unit) if source.changed else made, binds))
+                    alone = (
+                        source.changed and self._libraries.files[file_of(unit)] == 1
+                    )  # else a name is another's, too
+                    source.new.append(Object(named(made, unit) if alone else made, binds))
                     headers |= {*compiler.headers_of(made)}
         refuse_all(self._problems, UNSEEN)
         for line in submodules.unlike(self._tree.checkout, self._tree.release, headers):

@@ -296,7 +296,7 @@ class Trace:
         """Traces from every section that differs."""
         held, told = self.held(), Found()
         differing, leaves = self._differing(held)
-        found = affected(differing, leaves)
+        found = affected(differing, leaves, lambda name: name not in held.exported)
         for source, one in self.objects():
             for name in one.defined:
                 differs = one.where[name] in found[one]

@@ -27,7 +27,7 @@ def sharing(places: Mapping[str, Place], work: Path) -> Path:
 def weakened(file: Path, names: Collection[str], work: Path) -> Path:
     """The same object, for whose use of these names the linker asks no definition."""
     words = [word for name in sorted(names) for word in ("--weaken-symbol", name)]
-    made = work / f"weak-{digest(file.name.encode(), ' '.join(words).encode())}.o"
+    made = work / f"weak-{digest(file.read_bytes(), ' '.join(words).encode())}.o"
     if not made.is_file():
         part = made.with_suffix(".part.o")
         process.run([toolchain.which("objcopy"), *words, file, part], f"{file.name} cannot be copied")
