@@ -7,6 +7,7 @@ checkout, the tool builds that branch from nothing, and the test passes on the f
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -68,8 +69,8 @@ def main() -> int:
             print(*rows[fix.name], sep=" | ", flush=True)
         except ForkError as error:
             failed = 1
-            why = str(error).replace(f"{branch.checkout}/", "").replace("|", "\\|").splitlines()[0]
-            rows[fix.name] = [f"#{fix.number}", fix.wrong, files(fix), "", "", why]
+            why = re.sub(r" \(all of it: .*?\)", "", str(error).replace(f"{branch.checkout}/", "").splitlines()[0])
+            rows[fix.name] = [f"#{fix.number}", fix.wrong, files(fix), "", "", why.replace("|", "\\|")]
             print(f"bench.fixes: {error}", file=sys.stderr, flush=True)
         file.write_text(json.dumps(rows, indent=1) + "\n")
     branch.reset()
