@@ -21,6 +21,7 @@ from fork.engine.compile import cache, sanitizers, submodules, toolchain
 from fork.engine.compile.compiler import LOG, Compiler
 from fork.engine.compile.device import Device
 from fork.engine.compile.diagnostics import Names
+from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.fork import Fork, environment
 from fork.engine.generate.nodes import HEADER, structs
@@ -283,8 +284,8 @@ def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str
     fragments = frozenset(path for path in sources if path in fork.series.anchors)
     names = Names(places | headers, replaced.kernels, fragments)
     capabilities = toolchain.instruction_sets(base.torch, platform.machine())
-    words = sanitizers.flags(fork.sanitize)
-    return Compiler(base, work, capabilities, includes, behind, device, fork.build / "ccache", names, words)
+    flags = Flags(base, work, capabilities, includes, behind, device)
+    return Compiler(flags, fork.build / "ccache", names, sanitizers.flags(fork.sanitize))
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:

@@ -14,6 +14,7 @@ from fork import process
 from fork.cli import main
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.diagnostics import REMEDY, Names, errors
+from fork.engine.compile.flags import Flags
 from fork.engine.link.link import error
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
@@ -121,7 +122,7 @@ def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_compiler_that_was_killed_blames_no_source(status: int, stderr: str, why: str, tmp_path: Path) -> None:
-    compiler, unit = Compiler(bases.installed(), tmp_path, {}, [], []), Unit(SOURCE, "")
+    compiler, unit = Compiler(Flags(bases.installed(), tmp_path, {}, [], [])), Unit(SOURCE, "")
     with raises(ForkError, match=f"^the compiler stopped at {SOURCE}, and not by an error in it: {why}"):
         compiler._failed(unit, subprocess.CompletedProcess([], status, "", stderr))
     missed = "In file included from a.cpp:1:\n/a.h:3:10: fatal error: mkl.h: No such file or directory"

@@ -14,6 +14,7 @@ from pytest import MonkeyPatch, mark, raises
 from fork.digest import tool_files
 from fork.engine.compile.compiler import Compiler, Failed, Unit
 from fork.engine.compile.diagnostics import Names, errors
+from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.process import attempt, place, run
@@ -83,7 +84,7 @@ def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CXX", str(program))
     monkeypatch.setenv("CMAKE_CXX_COMPILER_LAUNCHER", "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    compiler = Compiler(bases.installed(), tmp_path, {}, [], [], names=Names({"a.cpp": "mine/a.cpp"}))
+    compiler = Compiler(Flags(bases.installed(), tmp_path, {}, [], []), names=Names({"a.cpp": "mine/a.cpp"}))
     start = time.monotonic()
     found = compiler.compile_all([Unit(f"{name}.cpp", "") for name in "bac"], patient=False)
     (failed,) = found.values()
@@ -95,8 +96,8 @@ def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
     said = "cat: write error: No space left on device"
     with raises(ForkError, match=f"^the disk is full at {tmp_path}"):
         errors(said, Names(), tmp_path)
-    with raises(ForkError, match="^the disk is full at /tmp/ccX.s"):
-        errors(f"/tmp/ccX.s: {said.rpartition(': ')[2]}", Names(), tmp_path)
+    with raises(ForkError, match="^the disk is full at /scratch/ccX.s"):
+        errors(f"/scratch/ccX.s: {said.rpartition(': ')[2]}", Names(), tmp_path)
 
 
 @mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])

@@ -18,6 +18,7 @@ from fork.digest import digest
 from fork.engine.binary.callers import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
+from fork.engine.compile.flags import Flags
 from fork.engine.replace.search import Replaced, Replacement
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
@@ -281,7 +282,8 @@ class Small:
         tree = Tree.of(self.tree, "main", self.base.version, "0" * 40)
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
-        compilers = [Compiler(self.base, work, {"DEFAULT": ()}, front, []) for front in ([own] if headers else [], [])]
+        fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
+        compilers = [Compiler(Flags(self.base, work, {"DEFAULT": ()}, front, [])) for front in fronts]
         search = Replacement(tree, Libraries(self.base, work, tree.device), compilers[0], compilers[1], limit)
         return search, {path: text for path, text in changed.items() if path.endswith(".cpp")}, headers, texts
 

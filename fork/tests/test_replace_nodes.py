@@ -16,6 +16,7 @@ import pytest
 from fork.checkout.changed import Tree
 from fork.engine.binary.callers import Libraries
 from fork.engine.compile.compiler import Compiler
+from fork.engine.compile.flags import Flags
 from fork.engine.generate.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
 from fork.engine.replace.replace import nodes_of
 from fork.engine.replace.search import Replacement
@@ -161,7 +162,7 @@ class Base(Small):
         shutil.rmtree(own, ignore_errors=True)
         write(own, headers)
         nodes = nodes_of(self.base, tree, changed.get(DERIVATIVES), work, self.folder / "stage")
-        released = Compiler(self.base, work / "whole", {"DEFAULT": ()}, [], [])
+        released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
         compiler = released.including([own]) if nodes.unlike or headers else released
         search = Replacement(tree, Libraries(self.base, work), compiler, released, limit, nodes)
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)

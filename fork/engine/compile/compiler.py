@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +18,10 @@ from fork import process
 from fork.checkout.changed import SOURCES
 from fork.digest import digest
 from fork.engine.compile import cache, toolchain
-from fork.engine.compile.device import SUFFIX, Device
+from fork.engine.compile.device import SUFFIX
 from fork.engine.compile.diagnostics import Names, Said, errors
 from fork.engine.compile.flags import KERNELS, Flags
 from fork.engine.wheel import tree
-from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.weave.scan import lines
 
@@ -64,26 +63,14 @@ class Failed(Exception):
 
 
 class Compiler:
-    """Compiles for one base, in `work`; `includes` come before its headers, `behind` after them; ccache keeps what all
-    builds share in `store`. `words` are for all sources, PyTorch's and the stack's, but not for what is generated."""
+    """Compiles with these flags; ccache keeps what all builds share in `store`. `words` are for all sources, PyTorch's
+    and the stack's, but not for what is generated."""
 
     def __init__(
-        self,
-        base: Base,
-        work: Path,
-        capabilities: Mapping[str, Sequence[str]],
-        includes: Sequence[Path],
-        behind: Sequence[Path],
-        device: Device | None = None,
-        store: Path | None = None,
-        names: Names | None = None,
-        words: Sequence[str] = (),
+        self, flags: Flags, store: Path | None = None, names: Names | None = None, words: Sequence[str] = ()
     ) -> None:
-        flags = Flags(base, work, capabilities, includes, behind, device or Device(base, None, ""))
-        self._begin(flags, cache.variables(work, store or work / "ccache"), names or Names(), words)
-
-    def _begin(self, flags: Flags, variables: Mapping[str, str], names: Names, words: Sequence[str]) -> None:
-        self._flags, self._variables, self.names, self._words = flags, variables, names, tuple(words)
+        self._flags, self._store, self._words = flags, store or flags.work / "ccache", tuple(words)
+        self._variables, self.names = cache.variables(flags.work, self._store), names or Names()
         self.base, self.work = flags.base, flags.work
         self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
         toolkit = flags.device.toolkit
@@ -105,9 +92,7 @@ class Compiler:
 
     def including(self, folders: Sequence[Path]) -> Compiler:
         """One for generated sources, that looks for headers in these folders first."""
-        other = Compiler.__new__(Compiler)
-        other._begin(self._flags.including(folders), self._variables, self.names, ())
-        return other
+        return Compiler(self._flags.including(folders), self._store, self.names)
 
     def units(self, path: str, text: str, own: bool = False) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""

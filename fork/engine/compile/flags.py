@@ -52,7 +52,8 @@ OWN = "-std=c++20"
 
 
 class Flags:
-    """The words between the compiler's name and a source; `includes` come before the base's headers, `behind` after."""
+    """The words between the compiler's name and a source, for one base, in a folder of work; `includes` come before the
+    base's headers, `behind` after them."""
 
     def __init__(
         self,
@@ -61,9 +62,10 @@ class Flags:
         capabilities: Mapping[str, Sequence[str]],
         includes: Sequence[Path],
         behind: Sequence[Path],
-        device: Device,
+        device: Device | None = None,
     ) -> None:
-        self.base, self.work, self.capabilities, self.device = base, work, capabilities, device
+        self.base, self.work, self.capabilities = base, work, capabilities
+        self.device = device = device or Device(base, None, "")
         self.includes, self.behind = includes, behind
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         told = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)

@@ -16,6 +16,7 @@ from fork.engine.compile import sanitizers, submodules
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import LISTS as BINDINGS
 from fork.engine.compile.device import STAYS, SUFFIX, Device, named
+from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit, instruction_sets
 from fork.engine.fork import Fork
 from fork.engine.generate.kernels import kernels_of
@@ -74,7 +75,7 @@ def replace_sources(
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
     words = sanitizers.flags(fork.sanitize)
     compilers = [
-        Compiler(base, work, capabilities, front, behind, device, fork.build / "ccache", words=words)
+        Compiler(Flags(base, work, capabilities, front, behind, device), fork.build / "ccache", words=words)
         for front in fronts
     ]
     search = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
