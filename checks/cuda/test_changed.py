@@ -41,8 +41,13 @@ __global__ void vol2col_kernel(float* values) {
   values[threadIdx.x] *= factor();
 }
 
-static void softplus_kernel(TensorIteratorBase& iter, const Scalar&, const Scalar&) {
+// The compiler makes the call of the runtime a part of the function, which the base exports, and which is no kernel.
+void launch_cross_kernel(const TensorIteratorBase& iter, int64_t, int64_t, int64_t) {
   vol2col_kernel<<<1, 32>>>(static_cast<float*>(iter.data_ptr(0)));
+}
+
+static void softplus_kernel(TensorIteratorBase& iter, const Scalar&, const Scalar&) {
+  launch_cross_kernel(iter, 0, 0, 0);
 }
 
 REGISTER_DISPATCH(softplus_stub, &softplus_kernel)

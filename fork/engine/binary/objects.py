@@ -31,6 +31,8 @@ PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
 HARMLESS = re.compile(
     rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|E6parser|{PYBIND}|__device_stub__|__cudaFat"
 )
+# The runtime of CUDA is told so of each kernel.
+REGISTERS_KERNEL = "__cudaRegisterFunction"
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class Object:
         self.held: dict[str, list[str]] = {}
         for name in self.defined:
             self.held.setdefault(self.where[name], []).append(name)
+        launchers = [node for node in self.nodes.values() if REGISTERS_KERNEL in node.calls]
+        told = {self.where.get(name, "") for node in launchers for name in node.names}
+        # The sections of kernels: of what launches each, by which the runtime of CUDA knows it.
+        self.kernels = {name for name in told.union(*(one.sections for one in launchers)) if name.startswith(".text")}
 
     def _keys(self, name: str) -> tuple[str, str]:
         return name.partition("..")[2], self._names[self.defined[name].section]

@@ -172,8 +172,10 @@ def path_of(tool: str) -> str | None:
 
 
 def which(tool: str) -> str:
-    """The same, of one that a build needs."""
+    """The same, of one that a build needs; a compiler in a folder of its own has its binutils beside it."""
     path = path_of(tool)
+    if path is None and tool in BINUTILS:
+        path = shutil.which(process.run([cxx(), f"-print-prog-name={tool}"], "the compiler does not run").strip())
     if path is None and tool in BINUTILS:
         raise ForkError(f"{tool} was not found: install binutils (Debian: `apt-get install binutils`)")
     if path is None:

@@ -41,8 +41,6 @@ REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|
 AGAIN = re.compile(
     r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch|__cudaRegister|__[atu]b?san_"
 )
-# The runtime of CUDA calls it in each function that launches a kernel.
-LAUNCH = "__cudaPopCallConfiguration"
 # What the tool's own glue has for generated code.
 SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
@@ -261,7 +259,7 @@ class Trace:
                 self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
 
     def _may_jump(self, one: Object, name: str, held: Held) -> bool:
-        return LAUNCH not in one.nodes[one.where[name]].calls and can_jump(one, name, held)
+        return one.where[name] not in one.kernels and can_jump(one, name, held)
 
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
@@ -349,7 +347,7 @@ class Trace:
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
         symbol = one.defined[name]
-        if LAUNCH in one.nodes[one.where[name]].calls and {source.path} >= set(self._naming(identifier(name))):
+        if one.where[name] in one.kernels and {source.path} >= set(self._naming(identifier(name))):
             # The base launches its own kernel, which nobody else names.
             if name in held.exported and not symbol.hidden:
                 self._problems.append(say(source, name, "would be launched by the base's code too: take nvcc 12.8"))
