@@ -116,7 +116,7 @@ def values() -> dict[str, str]:
     records = sorted(records, key=lambda record: record.capability, reverse=True)[:1]
     kept = json.loads(parts.FILE.read_text())
     return {
-        "gpu": gpu.short(gpu.records()[0][1]),
+        "gpu": gpu.short([record for _, record in gpu.records()]),
         "speed": speed(records),
         "chart": chart(records),
         "first": first_calls(),

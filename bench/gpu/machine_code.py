@@ -27,7 +27,7 @@ SOURCES = "aten/src/ATen/native/cuda"
 # Products on tensor cores, loads of their operands from shared memory, tanh
 COUNTED = {"HMMA": "products", "LDSM": "loads of operands", "MUFU": "tanh"}
 INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w+)")
-KERNEL = re.compile(r"(\w+)<c10::BFloat16, (\d+)>$")
+KERNEL = re.compile(r"(forward|backward_\w+)<c10::BFloat16(?:, (\d+))?>$")
 
 Counts = dict[str, int]
 
@@ -75,7 +75,7 @@ def counted(binary: Path) -> dict[str, Counts]:
         if found := KERNEL.match(name):
             all_of_it = INSTRUCTION.findall(listing)
             counts = {x: all_of_it.count(x) for x in COUNTED}
-            key = f"{found[1]}, {found[2]} columns"
+            key = f"{found[1]}, {found[2] or 64} columns"
             result[key] = {"registers": int(usage[name]), **counts, "all": len(all_of_it)}
     return result
 

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ROOT / "guide/bench"
 RULE = ROOT / "aten/src/ATen/native/cuda/AttnRule.h"
 RULE_SIZES = (256, 512, 1000, 1024, 2048, 3000, 4096, 6000, 8192)
-RULE_HEAD = "//      N   64: forward      backward   128: forward      backward\n"
+RULE_CASES = ((64, "forward"), (64, "backward"), (128, "forward"))
+RULE_HEAD = "//      N   64: forward      backward   128: forward\n"
 KINDS = ("forward", "backward")
 SHORT = (4096, 8192, 16384, 32768)
 HEADING = "bfloat16, speed-up"
@@ -40,7 +41,7 @@ def records() -> list[tuple[Path, dict[str, Any]]]:
 def speedup(result: Result) -> float | None:
     """Over composition, on the device."""
     times = result["device"]
-    return times["composition"] / times["torch.attn"] if times else None
+    return times["composition"] / times["torch.attn"] if "torch.attn" in times else None
 
 
 def size_of(result: Result) -> str:
@@ -56,17 +57,15 @@ def factor(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}x"
 
 
-def short(record: dict[str, Any]) -> str:
-    """Speed-ups in bfloat16 by N, on the device."""
+def short(found: list[dict[str, Any]]) -> str:
+    """Speed-ups in bfloat16 by N, on the device: GPU by GPU."""
     text = row([HEADING, *(f"N = {n}" for n in SHORT)]) + row(["---"] * (len(SHORT) + 1))
-    found = {(r["d"], r["kind"], size_of(r)): r for r in record["results"] if r["dtype"] == "bfloat16"}
-    for d in (64, 128):
-        for kind in KINDS:
-            cells = []
-            for n in SHORT:
-                result = found.get((d, kind, str(n)))
-                cells.append("" if not result else factor(speedup(result)) if result["kernels"] else "composed")
-            text += row([f"{kind}, D = E = {d}", *cells])
+    for d, kind in RULE_CASES:
+        cells = []
+        for n in SHORT:
+            these = [r for record in found for r in record["results"] if case(r) == ("bfloat16", str(n), str(d), kind)]
+            cells.append(", ".join(factor(speedup(r)) for r in these))
+        text += row([f"{kind}, D = E = {d}", *cells])
     return text
 
 
@@ -94,23 +93,23 @@ def kernels_speedups(result: Result) -> tuple[float, float]:
     return found["device"], found["calls"]
 
 
-def rule(record: dict[str, Any]) -> str:
-    """The figures beside the rule: on the device / in calls in a row, the lesser of both dtypes."""
-    text, measured = RULE_HEAD, [r for r in record["results"] if r["dtype"] in ("bfloat16", "float16")]
+def rule(found: list[dict[str, Any]]) -> str:
+    """The figures beside the rule: on the device / in calls in a row, the least of both dtypes on all GPUs."""
+    results = [r for record in found for r in record["results"] if r["dtype"] in ("bfloat16", "float16")]
+    text = RULE_HEAD
     for n in RULE_SIZES:
         text += f"// {n:6}"
-        for d in (64, 128):
-            for kind in KINDS:
-                found = [r for r in measured if case(r)[1:] == (str(n), str(d), kind)]
-                device, calls = map(min, zip(*map(kernels_speedups, found)))
-                text += f"   {device:.2f} / {calls:.2f}"
+        for d, kind in RULE_CASES:
+            these = [r for r in results if case(r)[1:] == (str(n), str(d), kind)]
+            device, calls = map(min, zip(*map(kernels_speedups, these)))
+            text += f"   {device:.2f} / {calls:.2f}"
         text += "\n"
     return text
 
 
-def with_rule(header: str, record: dict[str, Any]) -> str:
-    """AttnRule.h with the figures of a record in the place of its own."""
-    return re.sub(re.escape(RULE_HEAD) + r"(//  .*\n)*", rule(record), header)
+def with_rule(header: str, found: list[dict[str, Any]]) -> str:
+    """AttnRule.h with the figures of these records in the place of its own."""
+    return re.sub(re.escape(RULE_HEAD) + r"(//  .*\n)*", rule(found), header)
 
 
 def taken(folder: Path) -> None:
@@ -138,10 +137,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.take:
         taken(options.take)
-    for folder, record in records():
+    found = records()
+    for folder, record in found:
         (folder / "tables.md").write_text(document(record))
-        if folder.name == "nvidia-h100":
-            RULE.write_text(with_rule(RULE.read_text(), record))
+    RULE.write_text(with_rule(RULE.read_text(), [record for _, record in found]))
 
 
 if __name__ == "__main__":

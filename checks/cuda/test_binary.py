@@ -30,9 +30,8 @@ PRODUCT = {"c10::Half": r"HMMA\.16816\.F32\s", "c10::BFloat16": r"HMMA\.16816\.F
 
 def kernels() -> set[str]:
     """The fused kernels by name, as cuobjdump and c++filt spell them without their namespaces and arguments."""
-    tiles = ("forward", "backward_rows", "backward_cols")
-    names = {f"{kernel}<{t}, {width}>" for kernel in tiles for t in PRODUCT for width in (64, 128)}
-    return names | {f"sum_parts<{t}>" for t in PRODUCT}
+    names = ("forward<{}, 64>", "forward<{}, 128>", "backward_rows<{}>", "backward_cols<{}>", "sum_parts<{}>")
+    return {name.format(t) for name in names for t in PRODUCT}
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,12 @@ class Step:
 @pytest.mark.parametrize("dtype", PRODUCT)
 def test_kernels_use_their_instructions(binary: Binary, dtype: str) -> None:
     """Products on tensor cores, copies in the background, whole chunks, no local memory."""
-    of_this = {n: code for n, code in functions(binary.library, "-arch", "sm_90").items() if f"<{dtype}," in n}
-    assert len(of_this) == 6
+    of_this = {
+        n: code
+        for n, code in functions(binary.library, "-arch", "sm_90").items()
+        if f"<{dtype}" in n and "sum" not in n
+    }
+    assert len(of_this) == 4
     for name, code in of_this.items():
         assert re.search(PRODUCT[dtype], code), name
         assert re.search(r"LDGSTS\.E\.\S*128", code) and "LDSM" in code, name
@@ -258,7 +261,7 @@ def test_inductor_keeps_whole_what_the_kernels_take(binary: Binary) -> None:
                         print(end=str(int(_attn_backward(*given, q, q, v, a, mask) is NotImplemented)))
     """)
     fits, other, whole = "1100", "0000", "1111"
-    assert said == (fits * 2 + other * 2 + whole) * 2 + (other * 4 + whole) * 2 + whole * 5
+    assert said == (fits + "1000" + other * 2 + whole) * 2 + (other * 4 + whole) * 2 + whole * 5
 
 
 def main() -> None:

@@ -89,17 +89,15 @@ std::tuple<Tensor, Tensor, Tensor, int64_t> backward_of(
 }
 
 bool takes(ScalarType dtype, int64_t n, int64_t d, int64_t e, bool backward) {
-  return serves(dtype, n, d, e) && pays(n, d, backward);
+  return serves(dtype, n, d, e, backward) && pays(n, d);
 }
 
 template <typename T>
 void add_kernels() {
   runtime.add(&forward<T, 64>);
   runtime.add(&forward<T, 128>);
-  runtime.add(&backward_rows<T, 64>);
-  runtime.add(&backward_rows<T, 128>);
-  runtime.add(&backward_cols<T, 64>);
-  runtime.add(&backward_cols<T, 128>);
+  runtime.add(&backward_rows<T>);
+  runtime.add(&backward_cols<T>);
   runtime.add(&sum_parts<T>);
 }
 

@@ -24,11 +24,11 @@ def _attn_pays_on_cuda(q, k, v, backward: bool) -> bool:
     return (
         q.dtype in (torch.float16, torch.bfloat16)
         and not leading
-        and (known(d == 64) or known(d == 128))
+        and (known(d == 64) or (not backward and known(d == 128)))
         and known(d == e)
         and known(m == n)
         and known(n % 8 == 0)
-        and known(n >= (8192 if backward and known(d == 128) else 3000))
+        and known(n >= (3000 if known(d == 64) else 4096))
     )
 
 

@@ -8,6 +8,10 @@
 namespace at::native::attn_fused {
 
 constexpr int kThreads = 128;
+// Rows of its result that a block owns. Each of its four warps owns kRows times
+// 16 of them: as many as the registers allow.
+constexpr int kRows = 2;
+constexpr int kBlock = 64 * kRows;
 
 // An N x width result. Kernels write it to `data`, or to `parts` if the walk
 // has several parts.
@@ -38,23 +42,16 @@ struct BackwardArgs {
 
 enum class Kernel { forward, backward_rows, backward_cols, sum_parts };
 
-// How many rows of its result a block owns, in units of 64: as many as the
-// registers allow. Each of its four warps owns 16 of each 64.
-constexpr int rows_of(Kernel kernel, int width) {
-  return kernel == Kernel::backward_cols && width == 128 ? 1 : 2;
-}
-
 // Bytes of shared memory: one operand as long as the block and two that are
 // walked over, with two stages each; for backward_cols also attn's tiles.
 constexpr int shared_bytes(Kernel kernel, int width) {
-  const int block = 64 * rows_of(kernel, width);
-  const int attn = kernel == Kernel::backward_cols ? block : 0;
-  return 2 * (block * width + 2 * kWalk * (2 * width + attn));
+  const int attn = kernel == Kernel::backward_cols ? kBlock : 0;
+  return 2 * (kBlock * width + 2 * kWalk * (2 * width + attn));
 }
 
-// A kernel for operands of 64 or 128 columns, as the CUDA runtime's functions
-// take it. Each dtype has a source of its own, so that they compile in
-// parallel.
+// A kernel for operands of this many columns, as the CUDA runtime's functions
+// take it: 64, forward also 128. Each dtype has a source of its own, so that
+// they compile in parallel.
 template <typename T>
 const void* kernel_of(Kernel kernel, int width);
 

@@ -64,9 +64,8 @@ inline bool run_here() {
 
 // Every device from 8.0 on gives a block 99 KiB of shared memory.
 static_assert(shared_bytes(Kernel::forward, 128) <= 99 << 10);
-static_assert(shared_bytes(Kernel::backward_rows, 128) <= 99 << 10);
+static_assert(shared_bytes(Kernel::backward_rows, 64) <= 99 << 10);
 static_assert(shared_bytes(Kernel::backward_cols, 64) <= 99 << 10);
-static_assert(shared_bytes(Kernel::backward_cols, 128) <= 99 << 10);
 
 // A matrix as the kernels read it: copied if it is not contiguous and aligned.
 inline Tensor operand(const Tensor& matrix) {
@@ -125,7 +124,7 @@ void run(Kernel id, Args& args, const std::vector<Target<T>>& targets) {
   const int64_t n = targets[0].second.size(0);
   const int width = static_cast<int>(targets[0].second.size(1));
   const int shared = shared_bytes(id, width);
-  const int64_t blocks = at::ceil_div<int64_t>(n, 64 * rows_of(id, width));
+  const int64_t blocks = at::ceil_div<int64_t>(n, kBlock);
   const void* kernel = kernel_of<T>(id, width);
   const int64_t part = rows_of_part(
       n, blocks, concurrent_blocks(kernel, shared), targets.size() * width);

@@ -9,7 +9,7 @@
 //
 // blockIdx.x is the block of rows and blockIdx.y the part of the walk.
 // sum_parts adds the parts in order, so results do not depend on the timing of
-// blocks. Every operand is kWidth columns wide: 64 or 128.
+// blocks. Every operand is kWidth columns wide: 64, forward also 128.
 #pragma once
 
 #include <ATen/native/cuda/AttnArgs.cuh>
@@ -29,10 +29,8 @@ namespace at::native::attn_fused {
 constexpr int kTiles = kStrip / 8; // tiles of scores beside each other
 static_assert(kTiles == kChunk / 2); // one access of a lane, by column_of
 
-// A warp's scores of 16 * kRows rows, in float32 and as pairs.
-template <int kRows>
+// A warp's scores, in float32 and as pairs.
 using Scores = float[kRows][kTiles][4];
-template <int kRows>
 using Pairs = Pair[kRows][kTiles][2];
 
 // The column of attn that stands at position p of a walked tile. A lane holds
@@ -104,9 +102,9 @@ struct alignas(16) Chunk {
 // Loads this lane's pairs of a block at `data`, whose rows are `stride` apart.
 // At an edge there are only this many rows and columns from there on, and pairs
 // outside of them become zeros.
-template <bool kEdge, typename T, int kRows>
+template <bool kEdge, typename T>
 ATTN_DEVICE void load_pairs(
-    Pairs<kRows>& pairs,
+    Pairs& pairs,
     const T* data,
     int stride,
     int rows,
@@ -128,11 +126,11 @@ ATTN_DEVICE void load_pairs(
 }
 
 // Stores this lane's pairs to a block, as load_pairs loads them.
-template <bool kEdge, typename T, int kRows>
+template <bool kEdge, typename T>
 ATTN_DEVICE void store_pairs(
     T* data,
     int stride,
-    const Pairs<kRows>& pairs,
+    const Pairs& pairs,
     int rows,
     int columns,
     int lane) {
@@ -149,10 +147,10 @@ ATTN_DEVICE void store_pairs(
 }
 
 // Multiplies every score by 1 - attn^2, with attn in the same place of `pairs`.
-template <typename T, int kRows>
+template <typename T>
 ATTN_DEVICE void times_tanh_derivative(
-    Scores<kRows>& scores,
-    const Pairs<kRows>& pairs) {
+    Scores& scores,
+    const Pairs& pairs) {
 #pragma unroll
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto attn = pairs[i / 2 / kTiles][i / 2 % kTiles][i % 2];
@@ -166,9 +164,9 @@ ATTN_DEVICE void times_tanh_derivative(
 // Sets the scores beyond the last column to zero. They can be NaN, which must
 // not reach the second product: an infinity of `left` has been multiplied by
 // the zeros beyond the last row of `right`.
-template <bool kInColumnOrder, int kRows>
+template <bool kInColumnOrder>
 ATTN_DEVICE void mask_scores(
-    Scores<kRows>& scores,
+    Scores& scores,
     int position,
     int columns,
     int lane) {
@@ -185,8 +183,8 @@ ATTN_DEVICE void mask_scores(
   }
 }
 
-template <typename T, bool kExchanged = false, int kRows>
-ATTN_DEVICE void to_pairs(Pairs<kRows>& pairs, const Scores<kRows>& scores) {
+template <typename T, bool kExchanged = false>
+ATTN_DEVICE void to_pairs(Pairs& pairs, const Scores& scores) {
 #pragma unroll
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto& s = scores[i / 2 / kTiles][i / 2 % kTiles];
@@ -196,9 +194,8 @@ ATTN_DEVICE void to_pairs(Pairs<kRows>& pairs, const Scores<kRows>& scores) {
 }
 
 // One block's share of the work: its rows and its part of the walk.
-template <typename T, int kWidth, int kRows>
+template <typename T, int kWidth>
 struct Share {
-  static constexpr int kBlock = 64 * kRows;
   const int lane = threadIdx.x % 32;
   const int warp_row = threadIdx.x / 32 * 16 * kRows;
   const int first = blockIdx.x * kBlock;
@@ -271,9 +268,7 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
     forward(ForwardArgs<T> args) {
 #ifdef ATTN_TILES
-  constexpr int kRows = rows_of(Kernel::forward, kWidth);
-  const Share<T, kWidth, kRows> share(args.n, args.part);
-  constexpr int kBlock = share.kBlock;
+  const Share<T, kWidth> share(args.n, args.part);
   const int lane = share.lane;
 
   const Tile<T> q{reinterpret_cast<T*>(shared_memory()), kWidth};
@@ -290,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
   const auto compute = [&](auto edge, int stage, int key) {
 #pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += kStrip) {
-      Scores<kRows> scores = {};
+      Scores scores = {};
       first_product(
           scores, q.from(share.warp_row), k.from(stage + strip), lane);
 #pragma unroll
@@ -301,7 +296,7 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
       if (edge && key + kWalk > share.end) {
         mask_scores<true>(scores, strip, share.end - key, lane);
       }
-      Pairs<kRows> attn;
+      Pairs attn;
       to_pairs<T>(attn, scores);
       const int row = share.first + share.warp_row,
                 columns = share.end - key - strip;
@@ -320,13 +315,12 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
 }
 
 // grad_q = X @ k, X = (grad_output @ v^T) * (1 - attn^2)
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 3)
     backward_rows(BackwardArgs<T> args) {
 #ifdef ATTN_TILES
-  constexpr int kRows = rows_of(Kernel::backward_rows, kWidth);
-  const Share<T, kWidth, kRows> share(args.n, args.part);
-  constexpr int kBlock = share.kBlock;
+  constexpr int kWidth = 64;
+  const Share<T, kWidth> share(args.n, args.part);
   const int lane = share.lane;
 
   const Tile<T> grad_output{reinterpret_cast<T*>(shared_memory()), kWidth};
@@ -344,8 +338,8 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
   const auto compute = [&](auto edge, int stage, int key) {
 #pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += kStrip) {
-      Pairs<kRows> pairs;
-      Scores<kRows> scores = {};
+      Pairs pairs;
+      Scores scores = {};
       // These loads run while the product is computed.
       const int row = share.first + share.warp_row,
                 columns = share.end - key - strip;
@@ -370,13 +364,12 @@ __global__ void __launch_bounds__(kThreads, kWidth == 64 ? 3 : 2)
 }
 
 // grad_k = X^T @ q and grad_v = attn^T @ grad_output
-template <typename T, int kWidth>
+template <typename T>
 __global__ void __launch_bounds__(kThreads, 2)
     backward_cols(BackwardArgs<T> args) {
 #ifdef ATTN_TILES
-  constexpr int kRows = rows_of(Kernel::backward_cols, kWidth);
-  const Share<T, kWidth, kRows> share(args.n, args.part);
-  constexpr int kBlock = share.kBlock;
+  constexpr int kWidth = 64;
+  const Share<T, kWidth> share(args.n, args.part);
   const int lane = share.lane;
 
   const Tile<T> v{reinterpret_cast<T*>(shared_memory()), kWidth};
@@ -397,8 +390,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto compute = [&](auto edge, int stage, int row) {
 #pragma unroll 1
     for (int strip = 0; strip < kWalk; strip += kStrip) {
-      Scores<kRows> scores = {};
-      Pairs<kRows> pairs;
+      Scores scores = {};
+      Pairs pairs;
       first_product(
           scores,
           v.from(share.warp_row),
@@ -447,15 +440,20 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 const void* kernel_of(Kernel kernel, int width) {
-  const auto either = [&](auto* narrow, auto* wide) {
-    return reinterpret_cast<const void*>(width == 64 ? narrow : wide);
+  const auto address = [](auto* function) {
+    return reinterpret_cast<const void*>(function);
   };
-  const void* const kernels[] = {
-      either(&forward<T, 64>, &forward<T, 128>),
-      either(&backward_rows<T, 64>, &backward_rows<T, 128>),
-      either(&backward_cols<T, 64>, &backward_cols<T, 128>),
-      either(&sum_parts<T>, &sum_parts<T>)};
-  return kernels[static_cast<int>(kernel)];
+  switch (kernel) {
+    case Kernel::forward:
+      return address(width == 64 ? &forward<T, 64> : &forward<T, 128>);
+    case Kernel::backward_rows:
+      return address(&backward_rows<T>);
+    case Kernel::backward_cols:
+      return address(&backward_cols<T>);
+    case Kernel::sum_parts:
+      return address(&sum_parts<T>);
+  }
+  return nullptr;
 }
 
 } // namespace at::native::attn_fused

@@ -30,11 +30,11 @@ bool is_fused(
     const Tensor& v,
     bool backward) {
   const int64_t n = k.size(-2), d = k.size(-1), e = v.size(-1);
-  // The figures behind the rule are an H100's.
+  // The figures behind the rule are an H100's and an H200's.
   const bool measured = at::cuda::getCurrentDeviceProperties()->major == 9;
   return q.dim() == 2 && q.size(0) == n &&
-      attn_fused::serves(q.scalar_type(), n, d, e) &&
-      attn_runs_fused(measured && attn_fused::pays(n, d, backward)) &&
+      attn_fused::serves(q.scalar_type(), n, d, e, backward) &&
+      attn_runs_fused(measured && attn_fused::pays(n, d)) &&
       attn_fused::run_here();
 }
 
