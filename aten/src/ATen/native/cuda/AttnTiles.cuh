@@ -148,9 +148,7 @@ ATTN_DEVICE void store_pairs(
 
 // Multiplies every score by 1 - attn^2, with attn in the same place of `pairs`.
 template <typename T>
-ATTN_DEVICE void times_tanh_derivative(
-    Scores& scores,
-    const Pairs& pairs) {
+ATTN_DEVICE void times_tanh_derivative(Scores& scores, const Pairs& pairs) {
 #pragma unroll
   for (int i = 0; i < kRows * kTiles * 2; ++i) {
     const auto attn = pairs[i / 2 / kTiles][i / 2 % kTiles][i % 2];
