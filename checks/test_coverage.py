@@ -11,6 +11,8 @@ import pytest
 from bench.coverage.plant import functions, plant
 from bench.coverage.sample import draw, groups
 from bench.coverage.symbols import GUARD, _mangled
+from bench.fixes.__main__ import GUIDE, written
+from bench.fixes.changes import FIXES
 from bench.fixes.edits import Edit
 from checks import ROOT
 from fork.errors import ForkError
@@ -162,3 +164,23 @@ def test_an_edit_changes_one_function_and_refuses_what_it_does_not_find(tmp_path
     for begin, pattern in (("int h(", "return"), ("int f(", "throw")):
         with pytest.raises(ForkError, match="these fixes are for PyTorch 2.7"):
             Edit("a.cpp", begin, pattern, "").apply(tmp_path)
+
+
+def test_fixes_that_did_not_run_keep_their_rows() -> None:
+    text = GUIDE.read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| #")]
+    assert f"{written(text, {}, 'New, tool at abc.')}".count("\n| #") == len(rows)
+    first, last = FIXES[0], FIXES[-1]
+    news = {fix.name: [f"#{fix.number}", "wrong", "source", "fails", "1 s", "2 s"] for fix in (first, last)}
+    new = written(text, news, "New, tool at abc.")
+    table = [line for line in new.splitlines() if line.startswith("| #")]
+    assert table[0] == f"| #{first.number} | wrong | source | fails | 1 s | 2 s |"
+    assert table[-1].startswith(f"| #{last.number} | wrong ")
+    assert set(rows[1:-1]) <= set(table), "a row without a new one stays, also where it has no seconds"
+    assert "\nNew, tool at abc; " in new and " rows of an earlier run, tool at " in new
+    assert written(new, {fix.name: news[first.name] for fix in FIXES}, "New.").count("earlier run") == 0
+
+
+def test_fixes_have_names_and_numbers_of_their_own() -> None:
+    assert len({fix.name for fix in FIXES}) == len({fix.number for fix in FIXES}) == len(FIXES)
+    assert all(fix.test.is_file() for fix in FIXES)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from bench.branches import Branch, run
 from bench.cpu.record import commit, here
-from bench.documents import fill, markdown_table
+from bench.documents import END, fill, markdown_table
 from bench.fixes.changes import FIXES
 from bench.fixes.edits import Fix
 from fork.arguments import Parser, status
@@ -49,12 +50,27 @@ def files(fix: Fix) -> str:
     return f"{', '.join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))}: {fix.kind}"
 
 
+def written(text: str, rows: Mapping[str, list[str]], where: str) -> str:
+    """The guide with these rows, by the names of their fixes; of a fix without one, the row that stands there stays."""
+    there = text.partition("<!--fixes-->")[2].partition(END)[0]
+    lines = (line[2:-2].split(" | ") for line in there.splitlines() if line.startswith("| #"))
+    standing = {cells[0]: cells for cells in lines}
+    kept = [fix for fix in FIXES if fix.name not in rows and f"#{fix.number}" in standing]
+    listed = [rows.get(fix.name) or standing.get(f"#{fix.number}") for fix in FIXES]
+    if kept and (tools := re.findall(r"tool at \w+", there)):
+        where = f"{where.removesuffix('.')}; {len(kept)} rows of an earlier run, {tools[-1]}."
+    table = markdown_table(HEAD, [row for row in listed if row])
+    return fill(text, {"fixes": f"{table}\n{where}"}, GUIDE.name)
+
+
 def main() -> int:
     parser = Parser(prog="python -m bench.fixes", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tree", type=Path, help="a checkout of PyTorch 2.7, and torch 2.7.0 as this Python's")
     parser.add_argument("--only", choices=[fix.name for fix in FIXES], help="one of them")
     parser.add_argument("--out", type=Path, default=Path("build/fixes"), help="where everything is kept")
-    parser.add_argument("--write", action="store_true", help=f"write the table into {GUIDE.name}")
+    parser.add_argument(
+        "--write", action="store_true", help=f"write the table into {GUIDE.name}: of others, the rows stay"
+    )
     args = parser.parse_args()
     branch = Branch.of(args.tree, args.out)
     file = args.out / "rows.json"
@@ -76,9 +92,7 @@ def main() -> int:
     branch.reset()
     if args.write:
         where = f"PyTorch {branch.version}, torch {torch.__version__}, {here().processor}, tool at {commit()}."
-        listed = [rows[fix.name] for fix in FIXES if fix.name in rows]
-        text = f"{markdown_table(HEAD, listed)}\n{where}"
-        GUIDE.write_text(fill(GUIDE.read_text(), {"fixes": text}, GUIDE.name))
+        GUIDE.write_text(written(GUIDE.read_text(), rows, where))
     return failed
 
 
