@@ -39,6 +39,11 @@ LEAST = """scalar_t b) {
     }
   }
 """
+DIAGONALS = """const auto columns = std::min<int64_t>(shape[1], diagonals_2d.size(1));
+  auto nnz_per_diag = offsets_1d.clamp_max(0).add(shape[0])
+                          .minimum(offsets_1d.clamp_min(0).neg().add(columns))
+                          .clamp_min_(0);
+"""
 
 KERNELS = (
     Fix(
@@ -161,6 +166,36 @@ KERNELS = (
                 "Tensor unfold_backward(",
                 r"(?=  auto grad_input = )",
                 '  TORCH_CHECK(step > 0, "unfold_backward: expected a positive step, but got ", step);\n',
+            ),
+        ),
+    ),
+    Fix(
+        "spdiags",
+        174052,
+        "a diagonal outside of the matrix makes spdiags write anywhere",
+        "a sparse operator, whose kernel another source has",
+        (
+            Edit(
+                f"{NATIVE}/sparse/SparseFactories.cpp",
+                "Tensor spdiags(",
+                r"auto nnz_per_diag = [^;]*;\n",
+                DIAGONALS,
+            ),
+        ),
+    ),
+    Fix(
+        "channel_axis",
+        128693,
+        "fused_moving_avg_obs_fake_quant with an axis below 0 ends the process",
+        "a quantized operator",
+        (
+            Edit(
+                f"{NATIVE}/quantized/cpu/fused_obs_fake_quant.cpp",
+                "fused_moving_avg_obs_fake_quant_cpu(",
+                r"TORCH_CHECK\(ch_axis < self\.dim\(\), [^;]*;",
+                """TORCH_CHECK(
+      ch_axis >= 0 && ch_axis < self.dim(),
+      "fused_moving_avg_obs_fake_quant: expected an axis of ", self.dim(), " dimensions, but got ", ch_axis);""",
             ),
         ),
     ),
