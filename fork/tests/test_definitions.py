@@ -7,7 +7,7 @@ import re
 import pytest
 
 from fork.weave.declarations import Redeclared, redeclared
-from fork.weave.definitions import _items, concerned, defined
+from fork.weave.definitions import _items, concerned, defined, only_bodies
 from fork.weave.registrations import dropped, left
 
 BEFORE = """\
@@ -56,6 +56,30 @@ Sum fifth();
 def test_what_a_change_concerns(old: str, new: str, names: set[str] | None) -> None:
     assert BEFORE.count(old) == 1
     assert concerned(BEFORE, BEFORE.replace(old, new)) == names
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("a + LIMIT", "a - LIMIT", True),
+        ("low(a) + ", "low(a) - ", True),
+        ("comment", "remark", True),
+        ("high(int a)", "high(int a, int b)", False),
+        ("int third() { return kTable[0]; }\n", "", False),
+        ("LIMIT 4", "LIMIT 5", False),
+        ("int first", "long first", False),
+        ("{1, 2}", "{1, 3}", False),
+        ("Sum = int", "Sum = long", False),
+    ],
+)
+def test_what_a_function_does_makes_no_type(old: str, new: str, expected: bool) -> None:
+    assert only_bodies(BEFORE, BEFORE.replace(old, new)) == expected
+    for kind in ("constexpr ", "auto "):
+        made = BEFORE.replace("int low(", f"{kind}int low(")
+        assert only_bodies(made, made.replace(old, new)) == (expected and "LIMIT" not in old)
+    lambdas = "const int a = [](int b) { return b; }(3);\n#define F(a) { return a; }\n"
+    assert not only_bodies(lambdas, lambdas.replace("return b", "return 2 * b"))
+    assert not only_bodies(lambdas, lambdas.replace("return a", "return 2 * a"))
 
 
 # Heads that are easily taken for variables, and what ends with neither a brace nor a semicolon.

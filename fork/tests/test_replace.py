@@ -442,11 +442,16 @@ def test_a_registration_stays_with_the_base(small: Small) -> None:
     assert here == whole and [line.partition(" ")[0] for line in told] == [START]
 
 
-def test_cuda_off_leaves_the_code_of_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the GPU's library has of an inline function stays; a type must be the same on both sides."""
+@pytest.mark.parametrize(
+    "calling", ["", "struct Calling { int call() { return small(1); } };\n"], ids=["nobody", "a type"]
+)
+def test_cuda_off_leaves_the_code_of_the_gpu(calling: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What the GPU's library has of an inline function stays; a type must be the same on both sides, and one that calls
+    the function is."""
     kernel = f"{FOLDER}/cuda/Kernel.cu"
     text = "#include <ATen/native/Shared.h>\nAPI int on_gpu(int a) { return at::native::small(a); }\n"
     shared = SOURCES[SHARED].replace("inline int small", "[[gnu::noinline]] inline int small")
+    shared = shared.replace("template <typename T> T twice", f"{calling}template <typename T> T twice")
     both = Small(tmp_path, sources={**SOURCES, SHARED: shared, kernel: text})
     write(both.base.site, {"torch/version.py": "cuda: str = '13.0'\n"})
     words = (*FLAGS[2:], "-shared", "-x", "c++", "-I", both.tree / "aten/src", both.tree / kernel)

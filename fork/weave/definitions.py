@@ -10,6 +10,8 @@ from fork.weave.scan import SCOPE, Scan, closing, scan
 
 # A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
 TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
+# A function of which the compiler may make a type or a constant; and what is no function.
+MADE_OF = re.compile(r"#|\b(?:constexpr|consteval|auto|decltype)\b")
 # What the language calls by itself.
 IMPLICIT = {"begin", "end", "swap", "get"}
 CALL = re.compile(r"[A-Z][A-Z0-9_]+\((?:[^()]|\([^()]*\))*\)")
@@ -57,6 +59,16 @@ def concerned(
         if not more:
             return found
         found |= more
+
+
+def only_bodies(before: str, after: str) -> bool:
+    """Whether nothing differs but what functions do when they are called, of which no type and no constant is made."""
+    old, new = _items(before), _items(after)
+    for a, b, c, d in hunks(old, new):
+        heads = [[_text(item).partition("{")[0] for item in items] for items in (old[a:b], new[c:d])]
+        if heads[0] != heads[1] or any(_goes_on(head) or MADE_OF.search(head) for head in heads[0]):
+            return False
+    return True
 
 
 def defined(before: str, after: str) -> set[str] | None:

@@ -29,6 +29,7 @@ from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared
+from fork.weave.definitions import only_bodies
 from fork.weave.registrations import dropped, left
 from fork.weave.scan import code_of
 
@@ -132,7 +133,9 @@ class Replacement:
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED, True)
         including = self._tree.includers(others)
-        names = self._changed_names({path: headers[path] for path in others}, including)
+        texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in others}
+        names = changed_names(texts, including, Names(self._tree.read, self._tree.naming, self._tree.texts))
+        alone = names is not None or all(only_bodies(*both) for both in texts.values())
         if names is None or generated(names, self._libraries.generators):
             self._refuse_generated(others, including)
         reached = {header: {*self._tree.includers([header])} for header in headers}
@@ -143,7 +146,7 @@ class Replacement:
                 continue
             why = f"includes the changed {next(header for header in headers if path in reached[header])}"
             if self._stays(path):
-                self._leave(path, why, names is not None)
+                self._leave(path, why, alone)
             elif self._compiles(path):
                 self._add(self._tree.text(path), why, True)
             elif path.endswith(SUFFIX) and self._libraries.gpu:
@@ -164,12 +167,6 @@ class Replacement:
                 continue
             for line, directive in unread(self._compiler, path, before, self._tree.merged(path, text)):
                 print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
-
-    def _changed_names(self, headers: Mapping[str, str], including: Sequence[str]) -> set[str] | None:
-        """What the branch changes in headers, where nobody who does not name it is concerned."""
-        texts = {path: (self._tree.read(path) or "", self._tree.merged(path, text)) for path, text in headers.items()}
-        names_of = Names(self._tree.read, self._tree.naming, self._tree.texts)
-        return changed_names(texts, including, names_of)
 
     def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:
         """The templates of generated code that include one of these files, each with that."""
