@@ -139,10 +139,6 @@ class Tree:
         """Whether no library of such a wheel has what this file would become."""
         return bool(ELSEWHERE.search(path)) or (not self.device and on_device(path))
 
-    def named(self, name: str) -> list[str]:
-        """The sources whose files have this name."""
-        return [path for path in self.texts if path.rpartition("/")[2] == name and not self.elsewhere(path)]
-
     @cached_property
     def _naming(self) -> dict[str, list[str]]:
         return {}

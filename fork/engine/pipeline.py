@@ -201,8 +201,6 @@ def _tell(job: Job, chosen: str) -> None:
     for unit in todo:
         took = "" if unit in kept else job.compiler.took([unit])
         print(f"{'kept' if unit in kept else 'compile':8} {unit.named} ({_origin(job, unit.path)}{took})")
-    if job.replaced.told:
-        print("later    the objects tell which other sources call what is hidden and differs: these are compiled too")
     if todo and len(kept) < len(todo):
         print("later    ccache tells which of the stack's it has from another build")
 

@@ -329,22 +329,10 @@ EFFECTIVE = {
     "virtual, of a hidden class": ({FIVE: ("return 7", "return 8")}, {FIVE}),
     "one code of two functions": ({ONE: ("a * 7", "a * 8")}, {ONE}),
     "hidden, and a part of another function": ({ONE: ("a * 13", "a * 14")}, {ONE}),
-    "local, and a part of one without room": (
-        {ONE: ("quiet(int a) { return a; }", "quiet(int a) { return a + 1; }")},
-        {ONE, FOUR},
-    ),
     # A table that leads to them stays the base's, and is one for both.
     "local, of a hidden table": ({ONE: ("a * 11", "a * 12")}, {ONE}),
     "local, of a table that a hidden one has": ({ONE: ("a - 41", "a - 42")}, {ONE}),
     "writes to a hidden table": ({ONE: ("type.written = 5", "type.written = 6")}, {ONE}),
-    "a hidden table": ({ONE: ("{&called, slots, 0}", "{&slot, slots, 0}")}, {ONE, FOUR}),
-    "a table that a hidden one has": ({ONE: ("= {&slot,", "= {&called,")}, {ONE, FOUR}),
-    # The base's code has both names, so who calls either is compiled.
-    "two functions that were one": (
-        {ONE: ('__attribute__((alias("_ZN2at6native5equalEi")))', "{ return a * 9; }")},
-        {ONE, FOUR},
-    ),
-    "no room for a jump": ({ONE: ("void nothing() {}", "void nothing() { written = 50; }")}, {ONE, FOUR}),
     # Old code that relies on how the old function leaves registers runs no longer.
     "registers": (
         {ONE: ("int plain(int a) { return", f"int plain(int a) {{\n  {CLOBBER}\n  return 2 *")},
@@ -355,7 +343,6 @@ EFFECTIVE = {
     "uses a hidden table": ({FOUR: ("table[1]", "table[0]")}, {FOUR}),
     # Another source reads both, and keeps doing so.
     "writes to what others read": ({ONE: ("+ 1;", "+ ++written + ++of_header;")}, {ONE}),
-    "a hidden variable": ({ONE: ("written = 1", "written = 2")}, {ONE, TWO}),
     "virtual": ({ONE: ("return 4", "return 5")}, {ONE}),
     "static of a function": ({ONE: ("count = 100", "count = 200")}, {ONE}),
     "inline": ({SHARED: ("a + 10", "a + 11")}, {TWO, THREE}),
@@ -373,6 +360,29 @@ def test_a_change_takes_effect(small: Small, name: str) -> None:
 
 
 REFUSED = {
+    "local, and a part of one without room": (
+        {ONE: ("quiet(int a) { return a; }", "quiet(int a) { return a + 1; }")},
+        "One.cpp:23 `at::native::barely` is hidden in libtorch_cpu.so and cannot become a jump there, so "
+        "at::native::tabled would still use the base's: give it another name",
+    ),
+    "a hidden table": (
+        {ONE: ("{&called, slots, 0}", "{&slot, slots, 0}")},
+        "`at::native::type` is hidden in libtorch_cpu.so and is a variable, so at::native::tabled would still use",
+    ),
+    "a table that a hidden one has": ({ONE: ("= {&slot,", "= {&called,")}, "`at::native::type` is hidden in"),
+    # The base's code has both names.
+    "two functions that were one": (
+        {ONE: ('__attribute__((alias("_ZN2at6native5equalEi")))', "{ return a * 9; }")},
+        "`at::native::alike` is hidden in libtorch_cpu.so and cannot become a jump there",
+    ),
+    "no room for a jump": (
+        {ONE: ("void nothing() {}", "void nothing() { written = 50; }")},
+        "`at::native::nothing` is hidden in libtorch_cpu.so and cannot become a jump there",
+    ),
+    "a hidden variable": (
+        {ONE: ("written = 1", "written = 2")},
+        "One.cpp:7 `at::native::written` is hidden in libtorch_cpu.so and is a variable, so at::native::seen would",
+    ),
     "a registration": (
         {START: ("a + 1000", "a + 2000")},
         'Start.cpp:4 `static Registry registers("one", handler)` can be registered only once',
@@ -408,7 +418,6 @@ def test_a_change_that_would_not_run_is_refused(small: Small, name: str, capsys:
 
 
 PLANNED = {
-    # Who calls `secret` is told by the objects.
     "hidden": ({ONE: ("+ 2;", "+ 9;")}, {f"{ONE} (changed)"}),
     "inline": (
         {SHARED: ("a + 10", "a + 13")},
@@ -427,7 +436,7 @@ def test_a_plan_tells_what_is_compiled_and_compiles_nothing(
         assert {*small.plan(edits)} == {f"compile  {line}" for line in expected}
         assert capsys.readouterr().out == ""
     _, _, told = small.change(edits)
-    assert expected <= {*told}
+    assert expected == {*told}
     assert {*small.plan(edits)} == {f"kept     {line}" for line in expected}
 
 

@@ -299,16 +299,16 @@ REFUSED: dict[str, tuple[list[Edit], str]] = {
             (DECLARED, "checked(int a)", "checked(int a, int b = 0)"),
             (CHECKED, "checked(int a)", "checked(int a, int b)"),
         ],
-        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
-        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
+        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so and is declared "
+        "otherwise, so VariableType_0.cpp's torch::autograd::VariableType::{}::",
     ),
     "what all kernels call, with a default that one formula takes": (
         [
             (DECLARED, "checked(int a)", "checked(int a = 1)"),
             (DERIVATIVES, "third_backward(grad)", "checked()"),
         ],
-        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so, and "
-        "VariableType_0.cpp's torch::autograd::VariableType::{}::",
+        f"{DECLARED}:9 `torch::autograd::generated::details::checked` is hidden in libtorch_cpu.so and is declared "
+        "otherwise, so VariableType_0.cpp's torch::autograd::VariableType::{}::",
     ),
     "what the generators write": (
         [

@@ -1,7 +1,7 @@
 """Finds all that has to be compiled so that a branch's change of PyTorch's C++ takes the place of the base's.
 
 The fork's library is looked up before the base's, so a symbol that the base exports is replaced by defining it. What
-the base hides is reached directly: then whoever reaches it is compiled too, until nothing is left.
+the base hides is reached directly: then its copy jumps to the fork's, and where no jump can, the change is refused.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fork.engine.compile.compiler import Compiler, Failed, Unit
 from fork.engine.compile.conditions import unread
 from fork.engine.compile.device import STAYS, SUFFIX
 from fork.engine.generate.kernels import Kernels
-from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
+from fork.engine.generate.nodes import GENERATED, Nodes, node_of
 from fork.engine.replace.headers import WORD, Names, changed_names, generated
 from fork.engine.replace.hidden import is_other, leading
 from fork.engine.replace.jumps import jumping
 from fork.engine.replace.locals import file_of, named
-from fork.engine.replace.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, is_of, say, source_of
+from fork.engine.replace.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, say
 from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import DERIVATIVES
@@ -72,12 +72,10 @@ class Replacement:
         self._kernels = kernels or Kernels()
         self._compiler, self._before = compiler, before  # with the branch's headers, and with the release's
         self._sources: dict[str, Source] = {}
-        self._generated: set[str] = set()  # the operators whose nodes are among them
         self._words: set[str] = set()  # of the headers that the branch changes
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
         self._declared: dict[str, str] = {}  # functions that those declare otherwise which formulas use, with the line
         self._problems: list[str] = []
-        self._lost: set[str] = set()  # what callers reach whose source was not found
         self._trace = Trace(libraries, self._sources, self._words, self._declared, self._problems, nodes, tree.naming)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
@@ -90,34 +88,26 @@ class Replacement:
             same = all(old and not source.differing(n, False) for n, old in enumerate(source.old))
             if source.old and same:
                 del self._sources[source.path]
-        while True:
-            self._generate()
-            known = set(self._sources)
-            self._compile()
+        found = self._trace.run()
+        while [name for source, name, _ in found.callers if self._trace.jump(source, name)]:
             refuse_all(self._problems, UNSEEN)
-            found = self._trace.run()
-            if [name for source, name, _ in found.callers if self._trace.jump(source, name)]:
-                continue  # fewer are concerned now
-            for source, name, caller in found.callers:
-                self._add_caller(source, name, caller)
-            own = {name for _, one in self._trace.objects() for name in one.defined}
-            self._problems += [
-                f"{source.path} uses `{called(name)}`, which the base hides so that nothing else reaches it"
-                for source, name in found.missing
-                if name not in own
-            ]
-            refuse_all(self._problems, UNSEEN)
-            self._refuse_many()
-            if set(self._sources) == known and (self._nodes is None or self._generated == self._nodes.reasons.keys()):
-                return self._result()
+            found = self._trace.run()  # fewer are concerned now
+        self._refuse_callers(found.callers)
+        own = {name for _, one in self._trace.objects() for name in one.defined}
+        self._problems += [
+            f"{source.path} uses `{called(name)}`, which the base hides so that nothing else reaches it"
+            for source, name in found.missing
+            if name not in own
+        ]
+        refuse_all(self._problems, UNSEEN)
+        return self._result()
 
     def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
-        """A line for each source that `find` compiles first; whatever its objects tell of others is not known yet."""
+        """A line for each source that `find` compiles."""
         self._decide(changed, headers)
-        self._generate()
         told = [f"compile  {line}" for line in self._told_nodes()]
         for source in self._sources.values():
-            if not source.path.startswith(GENERATED):
+            if not source.generated:
                 kept = all(map(source.compiler.kept, source.units()))
                 took = "" if kept else source.compiler.took(source.units())
                 told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
@@ -131,7 +121,7 @@ class Replacement:
             before = self._tree.checkout.read_at(self._tree.since, path) or ""
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         for path, text in changed.items():
-            self._add(self._tree.text(path, text), CHANGED, True)
+            self._add(self._tree.text(path, text), CHANGED)
         including = self._tree.includers(others)
         texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in others}
         names = changed_names(texts, including, Names(self._tree.read, self._tree.naming, self._tree.texts))
@@ -148,7 +138,7 @@ class Replacement:
             if self._stays(path):
                 self._leave(path, why, alone)
             elif self._compiles(path):
-                self._add(self._tree.text(path), why, True)
+                self._add(self._tree.text(path), why)
             elif path.endswith(SUFFIX) and self._libraries.gpu:
                 self._problems.append(f"{path} {why}, and CUDA is {self._compiler.lacking}")
         self._add_makers()
@@ -159,6 +149,7 @@ class Replacement:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
         refuse_all(self._problems, UNSEEN)
         self._refuse_many()
+        self._generate()
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
         for path, text in changed.items():
@@ -231,10 +222,10 @@ class Replacement:
         self._declared |= {name: f"{header}:{line}" for name, line in change.names.items()}
         return True
 
-    def _add(self, text: Text, why: str, changed: bool) -> None:
+    def _add(self, text: Text, why: str) -> None:
         if text.path not in self._sources:
             declared = self._kernels.names if why == NAMES else self._declared
-            self._sources[text.path] = Source(text, why, changed, self._compiler, declared)
+            self._sources[text.path] = Source(text, why, self._compiler, declared)
             for _, head in dropped(text.before or text.after, text.after):
                 self._problems.append(f"{text.path} no longer has `{head}`, which the base has registered")
 
@@ -243,12 +234,12 @@ class Replacement:
         for node in self._nodes.unlike if self._nodes else ():
             for path in self._tree.naming(node):
                 if self._compiles(path):
-                    self._add(self._tree.text(path), f"makes {node}", True)
+                    self._add(self._tree.text(path), f"makes {node}")
 
     def _add_kernels(self) -> None:
         """What registers the kernels that an entry names otherwise, and the sources that call one by its name."""
         for text, why in self._kernels.sources.items():
-            self._add(text, why, True)
+            self._add(text, why)
         names, headers = self._kernels.names, [*self._kernels.headers, "ATen/NativeFunctions.h"]
         for path in self._tree.includers(headers) if names else ():
             if not names & self._words_of(path):
@@ -258,21 +249,20 @@ class Replacement:
             if self._stays(path) and (calls or not code):
                 self._leave(path, NAMES, True)
             elif self._compiles(path) and (calls or not code):
-                self._add(self._tree.text(path), NAMES, True)
+                self._add(self._tree.text(path), NAMES)
             elif calls:
                 self._problems.append(f"{path} {NAMES}, and CUDA is {self._compiler.lacking}")
 
     def _generate(self) -> None:
         """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
-        if self._nodes is None or self._nodes.reasons.keys() == self._generated:
+        if not self._nodes or not self._nodes.reasons:
             return
-        self._generated = set(self._nodes.reasons)
         compiler = self._compiler.including(self._nodes.folders)
         for text in self._nodes.texts():
-            self._sources[text.path] = Source(text, "", False, compiler)
+            self._sources[text.path] = Source(text, "", compiler)
 
     def _refuse_many(self) -> None:
-        sources = sum(not path.startswith(GENERATED) for path in self._sources)
+        sources = sum(not source.generated for source in self._sources.values())
         device = sum(path.endswith(SUFFIX) for path in self._sources)
         operators = len(self._nodes.reasons) if self._nodes else 0
         if (count := sources + operators) > self._limit:
@@ -285,10 +275,7 @@ class Replacement:
 
     def _compile(self) -> None:
         """Brings every source's object, and the one of its text before where something has to be compared."""
-        new: dict[Unit, Source] = {}
-        for source in self._sources.values():
-            if not source.new:
-                new |= dict.fromkeys(source.units(), source)
+        new = {unit: source for source in self._sources.values() for unit in source.units()}
         headers: set[str] = set()
         for compiler in dict.fromkeys(source.compiler for source in new.values()):
             own = [unit for unit, source in new.items() if source.compiler is compiler]
@@ -298,9 +285,8 @@ class Replacement:
                 else:
                     source = new[unit]
                     binds = source.text.before is not None and self._libraries.binds(source.path)
-                    alone = (
-                        source.changed and self._libraries.files[file_of(unit)] == 1
-                    )  # else a name is another's, too
+                    # Else a name is another's, too.
+                    alone = not source.generated and self._libraries.files[file_of(unit)] == 1
                     source.new.append(Object(named(made, unit) if alone else made, binds))
                     headers |= {*compiler.headers_of(made)}
         refuse_all(self._problems, UNSEEN)
@@ -309,7 +295,7 @@ class Replacement:
         held = self._trace.held()
         old: dict[Unit, Source] = {}
         for source in self._sources.values():
-            if source.old or not source.changed:
+            if source.generated:
                 continue
             if source.text.before is None or source.path.endswith(SUFFIX):
                 # nvcc puts the code of all kernels into one section, and a number of its run into names.
@@ -323,7 +309,7 @@ class Replacement:
     def _failed(self, source: Source, failed: Failed) -> None:
         if source.why == CHANGED:
             raise ForkError(f"compiling {source.path} failed: {self._missing(failed)}")
-        if self._nodes and source.path.startswith(GENERATED):
+        if self._nodes and source.generated:
             changed = ", ".join(f"{DERIVATIVES}:{line}" for line in self._nodes.changed.values())
             error = re.sub(r"^.*?error: ", "", failed.error)
             raise ForkError(f"{changed or 'the nodes'} gives code that does not compile for the wheel: {error}")
@@ -346,43 +332,20 @@ class Replacement:
             self._trace.jump(source, name)
         return any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
 
-    def _add_caller(self, source: Source, name: str, caller: Caller) -> None:
-        """The source of a function of the base that reaches a changed one."""
-        word, inside = identifier(name), caller.library.rpartition("/")[2]
-        if self._libraries.gpu and not self._tree.device and "cuda" in inside:
-            return  # the GPU's, which keep what they have
-        if self._add_source_of(caller, word, self._tree.naming(word)):
-            return
-        if self._nodes and holder(caller) and (operators := self._nodes.calling(word) - self._generated):
-            self._nodes.reasons |= dict.fromkeys(operators, f"calling {word}")
-            return
-        # By a function of a header, a source reaches what it does not name.
-        others = self._tree.named(source_of(caller)) if caller.file else self._tree.naming(identifier(caller.name))
-        if not holder(caller) and self._add_source_of(caller, word, others):
-            return
-        if name not in self._lost and not self._trace.covered(caller, list(self._sources.values())):
-            self._lost.add(name)  # one caller tells enough
+    def _refuse_callers(self, callers: Sequence[tuple[Source, str, Caller]]) -> None:
+        """What differs, and code of the base reaches without a jump; the GPU's libraries may keep what they have."""
+        lost: dict[str, tuple[Source, Caller]] = {}  # one caller tells enough
+        for source, name, caller in callers:
+            if not self._libraries.gpu or self._tree.device or "cuda" not in caller.library.rpartition("/")[2]:
+                lost.setdefault(name, (source, caller))
+        for name, (source, caller) in lost.items():
+            word, inside = identifier(name), caller.library.rpartition("/")[2]
+            data = any(name in one.defined and one.defined[name].data for one in source.new)
+            why = "is a variable" if data else "cannot become a jump there"
+            why = "is declared otherwise" if word in self._declared else why
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
-            self._problems.append(
-                say(
-                    source,
-                    name,
-                    f"is hidden in {inside}, and {where} calls the base's: its source was not found",
-                    self._declared.get(word, ""),
-                )
-            )
-
-    def _add_source_of(self, caller: Caller, word: str, paths: Sequence[str]) -> bool:
-        """The first of these sources that can have the caller; whether there is one."""
-        for path in paths:
-            known = self._sources.get(path)
-            if (known and known.new) or not self._compiles(path):
-                continue
-            if is_of(caller, path) or (not caller.file and identifier(caller.name) in self._words_of(path)):
-                if not known:
-                    self._add(self._tree.text(path), f"calls {word}", False)
-                return True
-        return False
+            what = f"is hidden in {inside} and {why}, so {where} would still use the base's: give it another name"
+            self._problems.append(say(source, name, what, self._declared.get(word, "")))
 
     def _words_of(self, path: str) -> set[str]:
         if path not in self._known_words:
@@ -399,7 +362,7 @@ class Replacement:
                 groups[one.python].append(one)
                 shown = {name for name, symbol in one.defined.items() if not symbol.hidden}
                 symbols |= {name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)}
-            if not source.path.startswith(GENERATED):
+            if not source.generated:
                 told.append(f"{source.path} ({source.why})")
         held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
         files: list[list[Path]] = []
@@ -430,7 +393,7 @@ class Replacement:
             python=files[1],
             told=told,
             slots=slots,
-            generated=bool(self._generated),
+            generated=bool(self._nodes and self._nodes.reasons),
             gone=gone,
             kernels=self._kernels.places,
             jumps=copies,
@@ -453,10 +416,10 @@ class Replacement:
     def _told_nodes(self) -> list[str]:
         """A phrase for the generated sources: how many nodes, of which operators, and why."""
         count = sum(bool(node_of(name)) for _, one in self._trace.objects() for name in one.defined)
-        if self._nodes is None or not self._generated:
+        if not self._nodes or not self._nodes.reasons:
             return []
         nodes = f"the {count} node{'s' if count > 1 else ''}" if count else "the nodes"  # a plan has no object
         why = " or ".join(sorted(set(self._nodes.reasons.values())))
-        names = sorted(self._generated)
+        names = sorted(self._nodes.reasons)
         of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         return [f"{GENERATED}Functions.cpp ({nodes} of {of}, {why})"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fork.checkout.changed import Text
-from fork.engine.binary.callers import ENDINGS, Caller, Held, Libraries
+from fork.engine.binary.callers import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
     Object,
@@ -51,7 +51,6 @@ class Source:
 
     text: Text
     why: str
-    changed: bool  # by the branch, itself or in a header
     compiler: Compiler
     declared: Collection[str] = ()  # functions that a header declares otherwise
     new: list[Object] = field(default_factory=list)
@@ -60,6 +59,11 @@ class Source:
     @property
     def path(self) -> str:
         return self.text.path
+
+    @property
+    def generated(self) -> bool:
+        """Whether PyTorch's generators made it of formulas, and the checkout has no such file."""
+        return self.path.startswith(GENERATED)
 
     def units(self) -> list[Unit]:
         """The runs of the compiler for the text to be."""
@@ -170,7 +174,7 @@ class Trace:
         """What the base has of the names of all objects, and who reaches what a change can concern."""
         reached: set[str] = set()
         for source, one in self.objects():
-            if source.path.startswith(GENERATED):
+            if source.generated:
                 reached |= set(filter(node_of, one.defined))
             else:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
@@ -206,12 +210,13 @@ class Trace:
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
-        if source.path.startswith(GENERATED):
+        if source.generated:
             # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
             return []
         if name in self.jumps or name in self.shared or not self._own(source, one, name):
             return []
-        found = held.direct.get(name, ())
+        # What the bindings reach directly is their own: core code that uses the same header has it for itself.
+        found = (caller for caller in held.direct.get(name, ()) if one.python or not caller.library.endswith(BINDINGS))
         return [caller for caller in found if self._stays(caller, [source], held) or not self.covered(caller, [source])]
 
     def jump(self, source: Source, name: str) -> bool:
@@ -254,7 +259,7 @@ class Trace:
         """Lets all functions jump that a changed source exports, whoever may have their addresses."""
         held = self.held()
         for source in self._sources.values():
-            for one in source.new if source.changed else ():
+            for one in () if source.generated else source.new:
                 shown = (name for name, symbol in one.defined.items() if symbol.binding == GLOBAL)
                 self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
 
@@ -264,7 +269,7 @@ class Trace:
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
         word = identifier(name) if one.defined[name].binding != GLOBAL else ""
-        return not word or word in self._words or (word in source.words and not source.path.startswith(GENERATED))
+        return not word or word in self._words or (word in source.words and not source.generated)
 
     def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Those of them in sources that are not compiled."""
@@ -423,8 +428,3 @@ def _state(section: str) -> str:
 def is_of(caller: Caller, path: str) -> bool:
     """Whether a file of the base that holds a caller was made of a source."""
     return any(caller.file == path.rpartition("/")[2] + ending for ending in ENDINGS)
-
-
-def source_of(caller: Caller) -> str:
-    """The name of the source of which the base's file was made that holds a caller; empty where none is told."""
-    return re.sub(r"(\.cpp)\.\w+\.cpp$", r"\1", caller.file)
