@@ -121,52 +121,10 @@ def test_it_is_shown(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     )
     assert fork("--root", root, "show", "2") == 0
     both = capsys.readouterr().out
-    assert_expected_inline(
-        "\n".join(line for line in both.splitlines() if line),
-        """\
-PR 2 of 2: fast
-Make twice fast
-Stack (oldest at bottom):
-* **fast** (this PR)
-* plain
-## Why
-Twice is needed.
-## How to review
-Top down.
-## Test plan
-`make test`: 2 passed.
-Commit 2.1: fast.kernel
-Compute twice by one product
-It is two products otherwise.
--------------------------------------------------------------------------------
-~ aten/src/ATen/native/Twice.cpp
-  changed
-// 2 * a
--------------------------------------------------------------------------------
-~ build_variables.bzl
-  goes before "Two.cpp", in native
-native = [
-    "Twice.cpp",
-    "Fast.cpp",
-]
-Commit 2.2: fast.name
-Give twice its name
-Overrides need it.
--------------------------------------------------------------------------------
-~ torch/overrides.py
-  goes after one in names
-names = ['twice']
--------------------------------------------------------------------------------
-~ aten/src/ATen/native/Twice.cpp
-  changed
-// 2 * a, and fast
--------------------------------------------------------------------------------
-- build_variables.bzl
-  dropped: upstream's file is as it was""",
-    )
-    assert fork("--root", root, "show", "2.1") == 0
-    alone = capsys.readouterr().out
-    assert alone.startswith("Commit 2.1: fast.kernel\n") and alone in both
+    assert both.startswith(f"PR 2 of 2: fast\n\n{SPLIT['stack/fast/PR.md']}\nCommit 2.1: fast.kernel\n")
+    for word in ("2.1", "2.2"):
+        assert fork("--root", root, "show", word) == 0
+        assert capsys.readouterr().out in both
 
 
 def test_its_page(tmp_path: Path) -> None:
@@ -197,59 +155,9 @@ def test_its_page(tmp_path: Path) -> None:
 def test_one_commit_each_and_the_first_says_what_the_pr_is(stage: tuple[Path, Path]) -> None:
     root, tree = stage
     assert fork("--root", root, "apply", tree) == 0
-    assert_expected_inline(
-        messages(tree, "stack"),
-        """\
-Add twice
-
-Stack (oldest at bottom):
-* fast
-* **plain** (this PR)
-
-## Why
-
-Twice is needed.
-
-## How to review
-
-Top down.
-
-## Test plan
-
-`make test`: 2 passed.
-
-Compute twice by one product
-
-It is two products otherwise.
-
-Part-of: fast.kernel
-
-Make twice fast
-
-Stack (oldest at bottom):
-* **fast** (this PR)
-* plain
-
-## Why
-
-Twice is needed.
-
-## How to review
-
-Top down.
-
-## Test plan
-
-`make test`: 2 passed.
-
-Give twice its name
-
-Overrides need it.
-
-Part-of: fast.name
-
-""",
-    )
+    plain, fast = (SPLIT[f"stack/{name}/PR.md"] for name in ("plain", "fast"))
+    kernel, name = (f"{SPLIT[f'stack/fast.{one}/COMMIT.md']}\nPart-of: fast.{one}\n" for one in ("kernel", "name"))
+    assert messages(tree, "stack") == f"{plain}\n{kernel}\n{fast}\n{name}\n"
     changed = git(tree, "log", "--reverse", "--format=* %s", "--name-status", "main..stack")
     assert_expected_inline(
         "\n".join(line for line in changed.splitlines() if line),

@@ -59,6 +59,14 @@ def commit(tree: Path, files: dict[str, str], message: str) -> None:
     git(tree, "commit", "--quiet", f"--message={message}")
 
 
+def released(tree: Path, files: dict[str, str]) -> None:
+    """Puts files into the release, and the branch behind it."""
+    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
+    commit(tree, files, "Have it")
+    git(tree, "tag", "--force", "v2.13.0")
+    git(tree, "switch", "--quiet", "--force-create", "mine")
+
+
 def edited(tree: Path, path: str, before: str, after: str) -> dict[str, str]:
     text = (tree / path).read_text()
     assert before in text
@@ -353,10 +361,7 @@ def test_check_of_a_branch_that_changes_a_formula_and_a_kernel(
 ) -> None:
     """A build takes what the release has otherwise from there, so that is no fault of the stack."""
     lists = {DERIVATIVES: "- name: one(Tensor a) -> Tensor\n  a: grad\n", NATIVE: UPSTREAM[NATIVE]}
-    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
-    commit(tree, lists, "Have it")
-    git(tree, "tag", "--force", "v2.13.0")
-    git(tree, "switch", "--quiet", "--force-create", "mine")
+    released(tree, lists)
     changed = edited(tree, DERIVATIVES, "a: grad", "a: grad * 2") | edited(tree, OPS, "return a", "return a + 1")
     commit(tree, changed, "Change both")
     assert fork("--root", tmp_path / "root", "--checkout", tree, "check", "--static") == 0
@@ -468,10 +473,7 @@ OPS = "aten/src/ATen/native/Ops.cpp"
 @fixture
 def commented(tree: Path) -> Path:
     """The same checkout, whose source has comments, and helpers that no other file sees."""
-    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
-    commit(tree, {OPS: COMMENTED}, "Say more")
-    git(tree, "tag", "--force", "v2.13.0")
-    git(tree, "switch", "--quiet", "--force-create", "mine")
+    released(tree, {OPS: COMMENTED})
     return tree
 
 
@@ -572,10 +574,7 @@ def test_an_entry_of_a_list_needs_those_that_use_the_list(
     """A folder's stack cannot tell them, a checkout can; autocast's lists alone have somebody who registers them."""
     lists = {"aten/src/ATen/autocast_mode.h": "#define ALL(_) \\\n  _(one)  \\\n  _(two)\n"}
     lists["torch/csrc/jit/tokens.h"] = lists["aten/src/ATen/autocast_mode.h"]
-    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
-    commit(tree, lists, "Have lists")
-    git(tree, "tag", "--force", "v2.13.0")
-    git(tree, "switch", "--quiet", "--force-create", "mine")
+    released(tree, lists)
     for path in lists:
         commit(tree, edited(tree, path, "  _(two)", "  _(mid)  \\\n  _(two)"), "Add mid")
         series = Series.load(imported(tree))
@@ -606,10 +605,7 @@ def test_what_a_build_does_not_make_is_refused(
 ) -> None:
     """Whether it is new, or has more lines or other ones."""
     if base:
-        git(tree, "switch", "--quiet", "--detach", "v2.13.0")
-        commit(tree, {path: base}, "Have it")
-        git(tree, "tag", "--force", "v2.13.0")
-        git(tree, "switch", "--quiet", "--force-create", "mine")
+        released(tree, {path: base})
     for text in ("int a;\nint b;\n", "long a;\n"):
         commit(tree, {path: text}, "Change it")
         assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 1
@@ -675,10 +671,7 @@ def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPat
     """No compiler is needed: the edit stands in a copy of the installed torch, whose other files stay as they are."""
     base = bases.installed()
     old = (base.site / "torch/_VF.py").read_text()
-    git(tree, "switch", "--quiet", "--detach", "v2.13.0")
-    commit(tree, {"torch/_VF.py": old, OPS: MORE[OPS]}, "Have it")
-    git(tree, "tag", "--force", "v2.13.0")
-    git(tree, "switch", "--quiet", "--force-create", "mine")
+    released(tree, {"torch/_VF.py": old, OPS: MORE[OPS]})
     commit(tree, {"torch/_VF.py": old + "\n\nMINE = 1\n", "torch/mine.py": "x = 2\n"}, "Edit Python")
     commit(tree, edited(tree, OPS, "namespace at", "// Explained.\nnamespace at"), "Explain")
     monkeypatch.setattr("fork.engine.compile.toolchain.check_tools", lambda *_: 1 / 0)

@@ -29,25 +29,6 @@ $\bar x$ is in `Twice.cpp`, see [there](../aten/src/ATen/native/Twice.cpp), not 
 """
 
 
-def test_the_stack(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    assert main(["--root", str(stack(tmp_path)), "show"]) == 0
-    assert_expected_inline(
-        capsys.readouterr().out,
-        """\
-1  plain: Add twice
-   + aten/src/ATen/native/Twice.cpp
-   ~ aten/src/ATen/native/native_functions.yaml
-   ~ build_variables.bzl
-   ~ docs/source/ops.md
-2  fast: Make twice fast
-   ~ torch/overrides.py
-   ~ aten/src/ATen/native/Twice.cpp
-   - build_variables.bzl
-+ a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again
-""",
-    )
-
-
 def test_one_pr_with_its_files_and_their_places(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     assert main(["--root", str(stack(tmp_path)), "show", "fast"]) == 0
     assert_expected_inline(

@@ -30,26 +30,16 @@ def overrides():
     ret = {torch.new: lambda a: -1}
     return ret
 '''
-    where = anchor(**{"overrides.ret": "after torch.one"})
-    assert_expected_inline(
-        woven(PATH, "import torch\n" + base, fragment, where),
-        """\
+    for place in ("after torch.one", "before torch.two"):
+        assert_expected_inline(
+            woven(PATH, "import torch\n" + base, fragment, anchor(**{"overrides.ret": place})),
+            """\
 @@ -4,2 +4,3 @@
          torch.one: lambda a: -1,  # the first
 +        torch.new: lambda a: -1,
          # about two
 """,
-    )
-    where = anchor(**{"overrides.ret": "before torch.two"})
-    assert_expected_inline(
-        woven(PATH, "import torch\n" + base, fragment, where),
-        """\
-@@ -4,2 +4,3 @@
-         torch.one: lambda a: -1,  # the first
-+        torch.new: lambda a: -1,
-         # about two
-""",
-    )
+        )
     where = anchor(**{"overrides.ret": "last"})
     assert_expected_inline(
         woven(PATH, "import torch\n" + base, fragment, where),
