@@ -96,6 +96,17 @@ def reason(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"it ended with status {done.returncode} and no message"
 
 
+def pip_error(done: subprocess.CompletedProcess[str]) -> str:
+    """Why pip failed, in the first of its own words."""
+    errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
+    return errors[0] if errors else reason(done)
+
+
+def outside() -> dict[str, str]:
+    """The environment without what leads a Python to a fork."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
+
+
 def place(done: subprocess.CompletedProcess[str], folder: Path) -> str:
     """Where in a folder a Python program raised what ended it, behind `reason`; empty if it did not."""
     lines = re.findall(rf'^ *File "{re.escape(str(folder))}/(.+)", line (\d+)', done.stderr, re.MULTILINE)

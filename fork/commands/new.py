@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import re
 import shlex
 from dataclasses import replace
@@ -63,8 +62,7 @@ def _refuse_name(base: bases.Base, name: str) -> None:
 def _known(python: Path, site: Path) -> frozenset[str]:
     """What Python's torch has, its modules that nobody has imported yet included."""
     code = "import pkgutil, torch; print(*dir(torch), *(found.name for found in pkgutil.iter_modules(torch.__path__)))"
-    variables = os.environ | {"TORCH_FORK": str(site)}
-    variables.pop("PYTHONPATH", None)
+    variables = process.outside() | {"TORCH_FORK": str(site)}
     return frozenset(
         process.run([python, "-c", code], f"torch in {site} cannot be imported", env=variables, cwd="/").split()
     )

@@ -207,7 +207,7 @@ def _tell(job: Job, chosen: str) -> None:
 
 def _origin(job: Job, path: str) -> str:
     if path in job.sources:
-        return "what is added to it" if path in job.fragments else "new"
+        return "what is added to it" if path in job.compiler.names.fragments else "new"
     return "generated for what is added" if path.startswith("generated/") else "the tool's own"
 
 
@@ -264,7 +264,6 @@ def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = Fa
         toolkit=begun.toolkit,
         sanitize=fork.sanitize,
         replaced=replaced,
-        fragments=frozenset(path for path in sources if path in fork.series.anchors),
     )
 
 

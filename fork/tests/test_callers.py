@@ -14,7 +14,7 @@ CPU, C10, BINDINGS, CUDA, C10_CUDA = NAMES
 def holding(*libraries: str) -> Held:
     """What is known where each of these libraries hides a function and a variable of the same name."""
     places = {"name": {Place(library, 16, 16) for library in libraries}}
-    return Held(frozenset(), frozenset(), {"name": "?"}, {}, {}, {}, places, places)
+    return Held(hidden={"name"}, places=places, variables=places)
 
 
 @pytest.mark.parametrize("python", [False, True])

@@ -169,11 +169,10 @@ def _copy(checkout: Checkout, tip: str, tree: Path) -> None:
 def _generate(tree: Path) -> list[str]:
     """Runs those of the generators that this release has; returns what they could not make, and why."""
     missing = []
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
     for script, *options in GENERATORS:
         if (tree / script).is_file():
             module = script.removesuffix(".py").replace("/", ".")
-            done = process.attempt([sys.executable, "-m", module, *options], cwd=tree, env=kept)
+            done = process.attempt([sys.executable, "-m", module, *options], cwd=tree, env=process.outside())
             if done.returncode:
                 missing.append(f"what {script} generates and linters read: {process.reason(done)}")
     return missing
@@ -192,8 +191,7 @@ def _install(linters: Sequence[Linter], folder: Path) -> tuple[Path, list[Linter
             for linter in linters:
                 done = process.attempt([*map(str, pip), *linter.packages]) if linter.packages else None
                 if done and done.returncode:
-                    errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-                    lacks[linter.code] = errors[0].removeprefix("ERROR: ") if errors else process.reason(done)
+                    lacks[linter.code] = process.pip_error(done)
             memory.write_text(json.dumps(lacks))
         lacks = json.loads(memory.read_text())
     return home, [
@@ -224,8 +222,8 @@ def _lintrunner(home: Path, linter: Linter, tree: Path, paths: Sequence[str]) ->
     data.mkdir(parents=True, exist_ok=True)
     command = [toolchain.which("lintrunner"), f"--configs={CONFIG}", f"--data-path={data}", "--output=json"]
     search = os.pathsep.join([str(home / "bin"), str(Path(command[0]).parent), os.environ.get("PATH", "")])
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "TORCH_FORK")}
-    done = process.attempt([*command, "--take", linter.code, "--", *paths], cwd=tree, env=kept | {"PATH": search})
+    variables = process.outside() | {"PATH": search}
+    done = process.attempt([*command, "--take", linter.code, "--", *paths], cwd=tree, env=variables)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode and not lines:
         errors = [line.partition("error:")[2].strip() for line in done.stderr.splitlines() if "error:" in line]

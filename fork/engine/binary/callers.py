@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork import process
@@ -39,20 +39,35 @@ class Place:
     twins: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
     directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; where
     they have the code of functions, and variables and tables that they hide."""
 
-    exported: frozenset[str]
-    bound: frozenset[str]
-    hidden: Mapping[str, str]
-    direct: Mapping[str, list[Caller]]
-    users: Mapping[str, list[Caller]]
-    slots: Mapping[str, set[tuple[str, int]]]
-    places: Mapping[str, set[Place]]
-    variables: Mapping[str, set[Place]]
+    exported: set[str] = field(default_factory=set)
+    bound: set[str] = field(default_factory=set)
+    hidden: set[str] = field(default_factory=set)
+    direct: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
+    users: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
+    slots: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+    places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    variables: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+
+    def add(self, row: Sequence[str]) -> None:
+        """Takes in one line of the program's, of those about a name."""
+        what, name, path, *more = row
+        library = path.rpartition("/")[2]
+        if what == "symbol":
+            {"exported": self.exported, "protected": self.bound, "hidden": self.hidden}[more[0]].add(name)
+        elif what == "slot":
+            self.slots[name].add((library, int(more[0])))
+        elif what == "place":
+            self.places[name].add(Place(library, int(more[0]), int(more[1]), frozenset(more[2].split())))
+        elif what == "variable":
+            self.variables[name].add(Place(library, int(more[0]), int(more[1])))
+        elif not OTHERS.match(more[0]):
+            (self.direct if what == "direct" else self.users)[name].append(Caller(more[0], more[1], path))
 
     def keeps(self, name: str, python: bool) -> Place | None:
         """Where a variable or table is that the base hides, for code of the Python bindings or for other code."""
@@ -84,7 +99,7 @@ class Libraries:
         self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
         templates = [*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")]
         self.templates = sorted(file for file in templates if "Unbox" not in file.name)  # those are a phone's alone
-        self._known = Held(frozenset(), frozenset(), {}, {}, {}, {}, {}, {})
+        self._known = Held()
         self._asked: set[str] = set()
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
         self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
@@ -109,37 +124,10 @@ class Libraries:
         wanted = set(reached)
         quiet = {f"?{name}" for name in {*names} - wanted - self._asked}
         fresh = sorted((wanted | quiet) - self._asked)
-        if fresh:
-            self._asked.update(fresh)
-            rows = self._ask(fresh)
-            direct: dict[str, list[Caller]] = defaultdict(list, self._known.direct)
-            users: dict[str, list[Caller]] = defaultdict(list, self._known.users)
-            slots: dict[str, set[tuple[str, int]]] = defaultdict(set, self._known.slots)
-            for row in rows:
-                if row[0] == "slot":
-                    slots[row[1]].add((row[2].rpartition("/")[2], int(row[3])))
-                if row[0] in ("direct", "uses") and not OTHERS.match(row[3]):
-                    found = direct if row[0] == "direct" else users
-                    found[row[1]].append(Caller(row[3], row[4], row[2]))
-            places: dict[str, set[Place]] = defaultdict(set, self._known.places)
-            for _, name, library, offset, room, twins in (row for row in rows if row[0] == "place"):
-                place = Place(library.rpartition("/")[2], int(offset), int(room), frozenset(twins.split()))
-                if place.library not in self._stays:
-                    places[name].add(place)
-            variables: dict[str, set[Place]] = defaultdict(set, self._known.variables)
-            for _, name, library, offset, size in (row for row in rows if row[0] == "variable"):
-                variables[name].add(Place(library.rpartition("/")[2], int(offset), int(size)))
-            kinds = {kind: {row[1]: row[2] for row in rows if row[3:] == [kind]} for kind in KINDS}
-            self._known = Held(
-                self._known.exported | kinds["exported"].keys(),
-                self._known.bound | kinds["protected"].keys(),
-                {**self._known.hidden, **kinds["hidden"]},
-                direct,
-                users,
-                slots,
-                places,
-                variables,
-            )
+        self._asked.update(fresh)
+        for row in self._ask(fresh):
+            if row[0] != "place" or row[2].rpartition("/")[2] not in self._stays:
+                self._known.add(row)
         return self._known
 
     def has_source(self, path: str) -> bool:
@@ -197,5 +185,4 @@ NAMES = ("libtorch_cpu.so", "libc10.so", BINDINGS, "libtorch_cuda.so", "libc10_c
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
 OF_A_NAME = ("symbol", "place", "variable", "direct", "uses", "slot")
-KINDS = ("exported", "protected", "hidden")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,6 +196,16 @@ def glued(work: Path, name: str, text: str) -> Path:
         # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.
         flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c")
         process.run([cxx(), *flags, source, "-o", part], f"{source.name} does not compile")
+        part.replace(made)
+    return made
+
+
+def copied(file: Path, words: Sequence[str]) -> Path:
+    """A copy of an object in which objcopy has changed symbols."""
+    made = file.with_suffix(f".{digest(file.read_bytes(), repr(words).encode())}.o")
+    if not made.is_file():
+        part = made.with_suffix(".part.o")
+        process.run([which("objcopy"), *words, file, part], f"{file.name} cannot be copied")
         part.replace(made)
     return made
 

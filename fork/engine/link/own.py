@@ -23,15 +23,13 @@ AUTOCAST = "aten/src/ATen/autocast_mode.h"
 class Job:
     """What is to be compiled: the stack's C++ files and headers by upstream path, and generated code, in `work`.
 
-    `fragments` are the sources that are compiled without the rest of their file. `replaced` are PyTorch's own, compiled
-    already.
+    `replaced` are PyTorch's own, compiled already.
     """
 
     compiler: Compiler
     sources: Mapping[str, Path]
     toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
-    fragments: frozenset[str] = frozenset()
     replaced: Replaced = Replaced()
 
     @property

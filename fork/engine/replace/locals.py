@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from fork import process
-from fork.digest import digest
 from fork.engine.binary.objects import LOCAL, Object, local, plain
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Unit
@@ -36,11 +34,4 @@ def named(made: Path, unit: Unit) -> Path:
         numbered = plain(symbol.name) != symbol.name or "Ul" in symbol.name
         if symbol.name.startswith("_Z") and section.startswith(".text.") and sections[section] == 1 and not numbered:
             words += ["--add-symbol", f"{local(file, symbol.name)}={section}:{symbol.value:#x},global,function"]
-    if not words:
-        return made
-    target = made.with_suffix(f".{digest(made.read_bytes(), repr(words).encode())}.o")
-    part = made.with_suffix(".part.o")
-    if not target.is_file():
-        process.run([toolchain.which("objcopy"), *words, made, part], f"{made.name} cannot be copied")
-        part.replace(target)
-    return target
+    return toolchain.copied(made, words) if words else made

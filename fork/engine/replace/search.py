@@ -368,14 +368,8 @@ class Replacement:
         files: list[list[Path]] = []
         for group in groups.values():
             variables = self._variables(group) if group else {}
-            files.append(
-                [
-                    weakened(one.file, lent, self._libraries.work)
-                    if (lent := variables.keys() & one.undefined)
-                    else one.file
-                    for one in group
-                ]
-            )
+            lent = [(one.file, variables.keys() & one.undefined) for one in group]
+            files.append([weakened(file, names) if names else file for file, names in lent])
             if variables:
                 files[-1].append(sharing(variables, self._libraries.work))
             if hidden := self._hidden(group) if group else {}:

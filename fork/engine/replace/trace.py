@@ -309,7 +309,7 @@ class Trace:
                 self._trace_node(name, held)
             self._trace_left(source, one, found[one], leaves)
             self._trace_start(source, one, held)
-            for name in sorted((one.undefined & held.hidden.keys()) - held.exported):
+            for name in sorted((one.undefined & held.hidden) - held.exported):
                 place = held.hides(name, one.python) or held.keeps(name, one.python)
                 if not place and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))

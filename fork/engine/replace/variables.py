@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from fork import process
-from fork.digest import digest
 from fork.engine.binary.callers import Place
 from fork.engine.compile import toolchain
 
@@ -24,12 +22,6 @@ def sharing(places: Mapping[str, Place], work: Path) -> Path:
     return toolchain.glued(work, "variables", text)
 
 
-def weakened(file: Path, names: Collection[str], work: Path) -> Path:
+def weakened(file: Path, names: Collection[str]) -> Path:
     """The same object, for whose use of these names the linker asks no definition."""
-    words = [word for name in sorted(names) for word in ("--weaken-symbol", name)]
-    made = work / f"weak-{digest(file.read_bytes(), ' '.join(words).encode())}.o"
-    if not made.is_file():
-        part = made.with_suffix(".part.o")
-        process.run([toolchain.which("objcopy"), *words, file, part], f"{file.name} cannot be copied")
-        part.replace(made)
-    return made
+    return toolchain.copied(file, [word for name in sorted(names) for word in ("--weaken-symbol", name)])

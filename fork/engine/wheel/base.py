@@ -98,7 +98,7 @@ class Base:
     @cached_property
     def probe(self) -> Probe:
         """What only the base's own Python can say; `remember` asks it once, since the import of torch takes seconds."""
-        variables = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"TORCH_FORK": str(self.site)}
+        variables = process.outside() | {"TORCH_FORK": str(self.site)}
         failed = f"torch {self.version} in {self.site} cannot be imported"
         return Probe(**json.loads(process.run([self.python, "-c", PROBE], failed, env=variables, cwd="/")))
 
@@ -203,8 +203,7 @@ def installed(python: Path | None = None) -> Base:
         search = [path for path in sys.path if not _is_fork(path)]
         return _describe(Path(sys.executable), search)
     code = "import sys, json; print('\\n'.join(sys.path))"
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TORCH_FORK")}
-    said = process.run([python, "-c", code], f"{python} does not run", env=environment, cwd="/")
+    said = process.run([python, "-c", code], f"{python} does not run", env=process.outside(), cwd="/")
     return _describe(python, [path for path in said.splitlines() if path and not _is_fork(path)])
 
 
@@ -276,8 +275,7 @@ def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
 
 
 def _failed(version: str, done: subprocess.CompletedProcess[str]) -> str:
-    errors = [line.removeprefix("ERROR: ") for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-    return f"torch {version} could not be installed: {errors[0] if errors else process.reason(done)}"
+    return f"torch {version} could not be installed: {process.pip_error(done)}"
 
 
 def _unavailable(version: str, done: subprocess.CompletedProcess[str]) -> str:
