@@ -8,15 +8,13 @@ from pytest import CaptureFixture, MonkeyPatch, fixture
 
 from fork.cli import main
 from fork.commands.export import COVER
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import NATIVE, STACK, UPSTREAM, stack
 
 
 @fixture
-def stage(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+def stage(tmp_path: Path, quiet_git: None) -> Iterator[tuple[Path, Path]]:
     """The stack's folder, and a checkout of its upstream."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     yield stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM)
 
 

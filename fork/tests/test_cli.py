@@ -16,7 +16,7 @@ from fork.engine.compile import toolchain
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.places import REQUIREMENTS
-from fork.tests.helpers import QUIET_GIT, committed, write
+from fork.tests.helpers import committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +35,7 @@ def test_a_build_folder_that_cannot_be(tmp_path: Path, capsys: CaptureFixture[st
             assert capsys.readouterr().err == said
 
 
-def test_a_folder_of_patches_that_is_a_file(
-    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
+def test_a_folder_of_patches_that_is_a_file(tmp_path: Path, capsys: CaptureFixture[str], quiet_git: None) -> None:
     root, tree = stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM)
     (tmp_path / "file").write_text("mine")
     assert main(["--root", str(root), "export", str(tree), str(tmp_path / "file")]) == 1

@@ -17,7 +17,7 @@ from fork.commands.combinations import APART, ELSEWHERE, NEEDS, refuse_senseless
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.page import html
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import NATIVE, STACK, UPSTREAM
 from fork.verify import lint, soundness
 from fork.verify.lint import Report
@@ -46,10 +46,8 @@ class Recorded(argparse.Namespace):
 
 
 @fixture
-def places(tmp_path: Path, monkeypatch: MonkeyPatch) -> dict[str, str]:
+def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[str, str]:
     """A stack, a branch, and commands that stop where they would build, install or ask for long."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     series = STACK["stack/series.yaml"] + "operator_tests: test/test_ops.py\n"
     write(tmp_path / "root", STACK | {"stack/series.yaml": series})
     tree = committed(tmp_path / "tree", UPSTREAM)

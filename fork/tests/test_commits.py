@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
+from pytest import CaptureFixture, fixture, mark, raises
 
 from fork.checkout.message import Message
 from fork.cli import main
@@ -15,17 +15,15 @@ from fork.commands.export import COVER
 from fork.errors import ForkError
 from fork.page.html import page
 from fork.series import Series
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import committed, git, write
 from fork.tests.pages import whole
 from fork.tests.tiny import COMMITS, SPLIT, UPSTREAM, split
 from fork.verify import soundness
 
 
 @fixture
-def stage(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+def stage(tmp_path: Path, quiet_git: None) -> Iterator[tuple[Path, Path]]:
     """The stack's folder, and a checkout of its upstream with a release tag."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     tree = committed(tmp_path / "tree", UPSTREAM)
     git(tree, "tag", "v2.13.0")
     yield split(tmp_path / "ours"), tree
@@ -248,31 +246,10 @@ def test_a_branch_says_by_one_line_which_commits_belong_together(stage: tuple[Pa
     said = ("A\n\nPart-of: all.a", "B\n\nText.\n\nPart-of: all.b", "C")
     folder = branch(tree, *said)
     assert fork("import", tree, folder) == 0
-    assert_expected_inline(
-        (folder / "stack/series.yaml").read_text(),
-        """\
-# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
-wheel_suffix: mine
-operator_tests: test/test_ops.py
-strict: false
-prs:
-- name: all
-  title: A
-  commits:
-  - name: a
-    title: A
-    introduces:
-    - torch/new0.py
-  - name: b
-    title: B
-    introduces:
-    - torch/new1.py
-- name: c
-  title: C
-  introduces:
-  - torch/new2.py
-""",
-    )
+    series = Series.load(folder)
+    names = [("all", "A"), ("all.a", "A"), ("all.b", "B"), ("c", "C")]
+    assert [(one.name, one.title) for one in series.outline()] == names
+    assert [commit.introduces for commit in series.commits] == [(f"torch/new{n}.py",) for n in range(3)]
     stored = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.glob("stack/*/*.md")}
     assert stored == {
         "stack/all.a/COMMIT.md": "A\n",

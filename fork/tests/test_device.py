@@ -159,11 +159,9 @@ def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsy
 @pytest.mark.parametrize("depth", [(), ("--depth", "1")])
 @pytest.mark.parametrize("known", [True, False])
 def test_a_checkout_without_the_release_says_what_brings_it(
-    depth: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    depth: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_git: None
 ) -> None:
     """The command that it names does: by the wheel's commit, or the tag of a wheel that names none."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     upstream = committed(tmp_path / "upstream", UPSTREAM)
     git(tmp_path, "clone", "--quiet", *depth, upstream.as_uri(), "here")
     write(upstream, {"setup.py": ""})

@@ -21,7 +21,7 @@ from fork.engine.pipeline import refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
@@ -43,10 +43,8 @@ Tensor one(const Tensor& a) {
 
 
 @fixture
-def tree(tmp_path: Path, monkeypatch: MonkeyPatch) -> Iterator[Path]:
+def tree(tmp_path: Path, quiet_git: None) -> Iterator[Path]:
     """A checkout with a release tag, on a branch of its own."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     path = committed(tmp_path / "tree", UPSTREAM | MORE)
     git(path, "tag", "v2.13.0")
     git(path, "switch", "--quiet", "--create", "mine")

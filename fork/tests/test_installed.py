@@ -128,9 +128,7 @@ def test_a_new_stack_and_what_is_left_to_write(installed: Installed, empty: Path
     assert "halve" in (empty / "mine/page.html").read_text()
 
 
-def test_a_branch_of_a_checkout_runs(installed: Installed, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
+def test_a_branch_of_a_checkout_runs(installed: Installed, empty: Path, quiet_git: None) -> None:
     base = bases.installed()
     changed = [path for path in softclip.FILES if base.read(path) is not None]
     tree = committed(empty.parent / "pytorch", {path: str(base.read(path)) for path in changed})

@@ -9,11 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark
+from pytest import CaptureFixture, fixture, mark
 
 from fork.checkout.git import Checkout
 from fork.cli import main
-from fork.tests.helpers import QUIET_GIT, committed, git
+from fork.tests.helpers import committed, git
 from fork.tests.tiny import UPSTREAM, stack
 from fork.verify.lint import concerns, needed, touched
 
@@ -106,9 +106,7 @@ ADAPTERS = {
 
 
 @fixture
-def tree(tmp_path: Path, monkeypatch: MonkeyPatch) -> Path:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
+def tree(tmp_path: Path, quiet_git: None) -> Path:
     return committed(tmp_path / "tree", UPSTREAM | ADAPTERS)
 
 
@@ -197,10 +195,8 @@ say(paths[0], 1, "typing", open("torch/typing.pyi").read())
 
 @mark.long
 def test_linters_read_what_pytorch_generates_before(
-    tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]
+    tmp_path: Path, quiet_git: None, capsys: CaptureFixture[str]
 ) -> None:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | GENERATED)
     assert linted(tmp_path, tree, "--linters", "WORD") == 1
     said = capsys.readouterr()
@@ -222,9 +218,7 @@ say(paths[0], 1, "daemon", str(pid))
 
 
 @mark.long
-def test_no_daemon_stays(tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
+def test_no_daemon_stays(tmp_path: Path, quiet_git: None, capsys: CaptureFixture[str]) -> None:
     tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | {"tools/linter/word.py": DAEMON})
     assert linted(tmp_path, tree, "--linters", "WORD") == 1
     pid = capsys.readouterr().err.split("daemon: ")[1].split()[0]

@@ -13,7 +13,7 @@ import pytest
 from fork.cli import main
 from fork.engine.fork import environment
 from fork.engine.wheel import base as bases
-from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
+from fork.tests.helpers import committed, edit, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 
@@ -79,9 +79,7 @@ def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def tree(module_tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
+def tree(module_tree: Path, quiet_git: None) -> Iterator[Path]:
     yield module_tree
     git(module_tree, "checkout", "--quiet", "--force", "mine")
     git(module_tree, "clean", "--quiet", "--force", "-d")

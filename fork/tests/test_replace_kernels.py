@@ -15,7 +15,7 @@ from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.series import Series
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
 
@@ -182,11 +182,9 @@ def stack(tree: Path, folder: Path) -> Series:
 
 
 def test_a_branch_with_other_kernels_is_a_stack(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, quiet_git: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With an operator that it adds before; what else an entry says is refused as it was, and so is the import."""
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
     tree = committed(tmp_path / "tree", {**UPSTREAM, NATIVE_FUNCTIONS: LIST})
     git(tree, "switch", "--quiet", "--create", "mine")
     added = LIST.replace("- func: half_(", "- func: twice(Tensor a) -> Tensor\n\n- func: half_(")

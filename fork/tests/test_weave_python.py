@@ -1,7 +1,7 @@
 """Weaving Python: entries of lists and dicts, statements, functions, methods and imports."""
 
 from expecttest import assert_expected_inline
-from pytest import raises
+from pytest import mark, raises
 
 from fork.errors import ForkError
 from fork.tests.helpers import anchor, woven
@@ -89,48 +89,18 @@ def test_an_entry_of_a_list_that_a_function_returns() -> None:
     )
 
 
-def test_an_entry_among_several_on_a_line() -> None:
+@mark.parametrize(
+    ("place", "lines"),
+    [
+        ("after one", ["    'one', 'new', 'two',", "    'three', 'four'"]),
+        ("after two", ["    'one', 'two',", "    'new',", "    'three', 'four'"]),
+        ("before four", ["    'one', 'two',", "    'three', 'new', 'four'"]),
+        ("after four", ["    'one', 'two',", "    'three', 'four', 'new'"]),
+    ],
+)
+def test_an_entry_among_several_on_a_line(place: str, lines: list[str]) -> None:
     base = "names = {\n    'one', 'two',\n    'three', 'four'\n}\n"
-    fragment = "names = {'new'}\n"
-    assert_expected_inline(
-        woven(PATH, base, fragment, anchor(names="after one")),
-        """\
-@@ -1,3 +1,3 @@
- names = {
--    'one', 'two',
-+    'one', 'new', 'two',
-     'three', 'four'
-""",
-    )
-    assert_expected_inline(
-        woven(PATH, base, fragment, anchor(names="after two")),
-        """\
-@@ -2,2 +2,3 @@
-     'one', 'two',
-+    'new',
-     'three', 'four'
-""",
-    )
-    assert_expected_inline(
-        woven(PATH, base, fragment, anchor(names="before four")),
-        """\
-@@ -2,3 +2,3 @@
-     'one', 'two',
--    'three', 'four'
-+    'three', 'new', 'four'
- }
-""",
-    )
-    assert_expected_inline(
-        woven(PATH, base, fragment, anchor(names="after four")),
-        """\
-@@ -2,3 +2,3 @@
-     'one', 'two',
--    'three', 'four'
-+    'three', 'four', 'new'
- }
-""",
-    )
+    assert weave(PATH, base, "names = {'new'}\n", anchor(names=place)).splitlines() == ["names = {", *lines, "}"]
 
 
 def test_the_list_that_has_the_neighbour_where_a_name_is_assigned_twice() -> None:
