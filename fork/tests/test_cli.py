@@ -168,6 +168,9 @@ def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
         ("prs:", "pr:", "names no PRs: write `prs:`"),
         ("    title: Make twice fast\n", "", "PR fast has no `title`: write it"),
         ("      - torch/overrides.py", "      - torch/overides.py", "did you mean torch/overrides.py?"),
+        ("- torch/overrides.py", "- build_variables.bzl", "has the path build_variables.bzl twice: name it once"),
+        ("file: after one", "file: beside x", "'beside x' is not a place: write after X, before X, replaces X or last"),
+        ("file: after one", "file: after", "is not a series: 'after' is not a place: write after X, before X, repl"),
     ],
 )
 def test_a_series_that_says_what_cannot_be(

@@ -55,7 +55,11 @@ def test_a_commit_has_a_name_and_a_place_and_a_state(tmp_path: Path) -> None:
     assert kernel["build_variables.bzl"] == tmp_path / "stack/fast.kernel/build_variables.bzl"
     assert kernel["docs/source/ops.md"] == tmp_path / "docs/source/ops.md"
     assert "torch/overrides.py" not in kernel
-    with raises(ForkError, match="it has 1 plain, 2 fast, 2.1 fast.kernel, 2.2 fast.name$"):
+    assert series.find("1") is series.find("plain") is series.commits[0]
+    assert series.commits[2].introduces == ("torch/overrides.py",)
+    assert series.commits[2].changes == ("aten/src/ATen/native/Twice.cpp", "build_variables.bzl")
+    known = "1 plain, 2 fast, 2.1 fast.kernel, 2.2 fast.name"
+    with raises(ForkError, match=f"^no PR '2.3' in {tmp_path}/stack/series.yaml: it has {known}$"):
         series.find("2.3")
 
 

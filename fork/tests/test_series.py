@@ -7,7 +7,6 @@ from pytest import raises
 
 from fork.errors import ForkError
 from fork.series import Series
-from fork.tests.helpers import write
 from fork.tests.tiny import stack
 
 
@@ -38,23 +37,6 @@ torch/overrides.py <- torch/overrides.py
     )
 
 
-def test_a_pr_introduces_changes_and_drops_paths(tmp_path: Path) -> None:
-    fast = Series.load(stack(tmp_path)).find("fast")
-    assert fast.introduces == ("torch/overrides.py",)
-    assert fast.changes == ("aten/src/ATen/native/Twice.cpp", "build_variables.bzl")
-
-
-def test_a_pr_has_a_name_and_a_place(tmp_path: Path) -> None:
-    series = Series.load(stack(tmp_path))
-    assert series.find("1") is series.find("plain") is series.commits[0]
-    with raises(ForkError) as caught:
-        series.find("3")
-    assert_expected_inline(
-        str(caught.value).replace(str(tmp_path), "ROOT"),
-        """no PR '3' in ROOT/stack/series.yaml: it has 1 plain, 2 fast""",
-    )
-
-
 def test_a_path_that_nobody_wrote(tmp_path: Path) -> None:
     series = Series.load(stack(tmp_path))
     (tmp_path / "docs/source/ops.md").unlink()
@@ -66,40 +48,9 @@ def test_a_path_that_nobody_wrote(tmp_path: Path) -> None:
     )
 
 
-def test_a_path_introduced_twice(tmp_path: Path) -> None:
-    text = (stack(tmp_path) / "stack/series.yaml").read_text()
-    twice = text.replace("- torch/overrides.py", "- build_variables.bzl")
-    (tmp_path / "stack/series.yaml").write_text(twice)
-    with raises(ForkError) as caught:
+def test_a_folder_without_a_series(tmp_path: Path) -> None:
+    with raises(ForkError, match=f"^no stack in {tmp_path}: {tmp_path}/stack/series.yaml does not exist$"):
         Series.load(tmp_path)
-    assert_expected_inline(
-        str(caught.value).replace(str(tmp_path), "ROOT"),
-        """ROOT/stack/series.yaml has the path build_variables.bzl twice: name it once""",
-    )
-
-
-def test_a_series_that_is_none(tmp_path: Path) -> None:
-    errors = []
-    with raises(ForkError) as caught:
-        Series.load(tmp_path)
-    errors.append(str(caught.value))
-    for text in (
-        "prs:\n  - name: a\n",
-        "prs: []\nanchors: {a: {file: beside x}}\n",
-        "prs: []\nanchors: {a: {file: after}}\n",
-    ):
-        write(tmp_path, {"stack/series.yaml": text})
-        with raises(ForkError) as caught:
-            Series.load(tmp_path)
-        errors.append(str(caught.value))
-    assert_expected_inline(
-        "\n".join(errors).replace(str(tmp_path), "ROOT"),
-        """\
-no stack in ROOT: ROOT/stack/series.yaml does not exist
-ROOT/stack/series.yaml is not a series: PR a has no `title`: write it
-ROOT/stack/series.yaml is not a series: 'beside x' is not a place: write after X, before X, replaces X or last
-ROOT/stack/series.yaml is not a series: 'after' is not a place: write after X, before X, replaces X or last""",
-    )
 
 
 def test_a_description_has_no_comments(tmp_path: Path) -> None:
