@@ -114,10 +114,8 @@ native_functions.yaml: anchor 'after no' or 'before it' in 'file' found 0 times:
 def test_two_such_entries() -> None:
     with raises(ForkError) as caught:
         weave(PATH, BASE + "\n- func: one(int a) -> Tensor\n", OURS, anchor(file="after one"))
-    assert_expected_inline(
-        str(caught.value),
-        """native_functions.yaml: anchor 'after one' in 'file' found 2 times: see its anchor in stack/series.yaml""",
-    )
+    told = "native_functions.yaml: anchor 'after one' in 'file' found 2 times: see its anchor in stack/series.yaml"
+    assert str(caught.value) == told
 
 
 def test_an_entry_that_is_there_already() -> None:
