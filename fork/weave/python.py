@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fork.weave.edit import Edit, line_start, next_line
 from fork.weave.source import (
@@ -35,8 +36,9 @@ def weave(edit: Edit, fragment: str) -> None:
     base, ours = _source(edit, edit.base, "base"), _source(edit, fragment, "fragment")
     if base is None or ours is None:
         return
-    _imports(edit, base, ours)
-    _scope(edit, base, base.tree.body, ours, ours.tree.body, "")
+    weaver = _Weaver(edit, base, ours)
+    weaver.imports()
+    weaver.scope(base.tree.body, ours.tree.body, "")
     if not edit.problems:
         _source(edit, edit.result(), "woven file")
 
@@ -49,87 +51,181 @@ def _source(edit: Edit, text: str, whose: str) -> Source | None:
         return None
 
 
-def _scope(
-    edit: Edit,
-    base: Source,
-    base_body: Sequence[ast.stmt],
-    ours: Source,
-    body: Sequence[ast.stmt],
-    scope: str,
-) -> None:
-    new: list[tuple[str, ast.stmt]] = []
-    theirs = list(statements(base_body))
-    for node in body:
-        if _stays_behind(ours, node):
-            continue
-        name = name_of(node)
-        twins = [twin for twin in theirs if type(twin) is type(node) and name_of(twin) == name]
-        collection = collection_of(node)
-        lists = [c for t in theirs if assigned(t) == name and (c := collection_of(t)) is not None]
-        if collection is not None and lists:
-            _entries(edit, base, lists, ours, collection, scope + name)
-        elif isinstance(node, Definition) and len(twins) == 1:
-            assert isinstance(twins[0], Definition)
-            _scope(edit, base, twins[0].body, ours, node.body, f"{scope}{name}.")
-        elif isinstance(node, Definition) and twins:
-            edit.problem(f"container {scope + name!r} found {len(twins)} times")
-        elif assigned(node) and name in {assigned(twin) for twin in theirs}:
-            # The fragment's own stand-in for a variable of the base, unless entries were to go into it.
-            if edit.has(scope + name):
-                edit.problem(f"container {scope + name!r} is not a list, set, tuple or dict in the base")
-            continue
+@dataclass(frozen=True)
+class _Weaver:
+    """Puts what a fragment has, `ours`, into the base."""
+
+    edit: Edit
+    base: Source
+    ours: Source
+
+    def scope(self, base_body: Sequence[ast.stmt], body: Sequence[ast.stmt], scope: str) -> None:
+        """What stands in a module, class or function of the fragment goes into the base's."""
+        new: list[tuple[str, ast.stmt]] = []
+        theirs = list(statements(base_body))
+        for node in body:
+            if _stays_behind(self.ours, node):
+                continue
+            name = name_of(node)
+            twins = [twin for twin in theirs if type(twin) is type(node) and name_of(twin) == name]
+            collection = collection_of(node)
+            lists = [c for t in theirs if assigned(t) == name and (c := collection_of(t)) is not None]
+            if collection is not None and lists:
+                self._entries(lists, collection, scope + name)
+            elif isinstance(node, Definition) and len(twins) == 1:
+                assert isinstance(twins[0], Definition)
+                self.scope(twins[0].body, node.body, f"{scope}{name}.")
+            elif isinstance(node, Definition) and twins:
+                self.edit.problem(f"container {scope + name!r} found {len(twins)} times")
+            elif assigned(node) and name in {assigned(twin) for twin in theirs}:
+                # The fragment's own stand-in for a variable of the base, unless entries were to go into it.
+                if self.edit.has(scope + name):
+                    self.edit.problem(f"container {scope + name!r} is not a list, set, tuple or dict in the base")
+                continue
+            else:
+                own = scope + name
+                new.append((own if self.edit.has(own) else scope.rstrip(".") or "file", node))
+        for container in dict.fromkeys(place for place, _ in new):
+            nodes = [(known_by(node), node) for place, node in new if place == container]
+            for key, run in self.edit.runs(container, nodes):
+                self._statements(theirs, run, key)
+
+    def _statements(self, theirs: list[ast.stmt], nodes: list[ast.stmt], container: str) -> None:
+        """New statements go, in the fragment's order and with its spacing, to one place."""
+
+        def named(target: str) -> list[ast.stmt]:
+            code = normal(target)
+            return [n for n in theirs if name_of(n) == target] or [n for n in theirs if ast.unparse(n) == code]
+
+        chosen = self.edit.choose(container, named)
+        if chosen is None:
+            return
+        place, target = chosen
+        if not theirs:
+            self.edit.problem("the base has no statement beside which the fragment's could go")
+            return
+        target = target or _last(theirs)
+        by = target.col_offset - nodes[0].col_offset
+        block = ""
+        for before, node in zip([None, *nodes], nodes, strict=False):
+            if before is not None:
+                block += "\n" * _gap(before, node)
+            first = self.ours.first_line(node)
+            text = self.ours.reindented(first, self.ours.after_line(node), by)
+            block += (" " * by + text if by >= 0 else text[-by:]).rstrip("\n") + "\n"
+        gap = "\n" * _gap(target, nodes[0])
+        if place.relation == "before":
+            self.edit.insert(self.base.first_line(target), block + gap)
         else:
-            own = scope + name
-            new.append((own if edit.has(own) else scope.rstrip(".") or "file", node))
-    for container in dict.fromkeys(place for place, _ in new):
-        nodes = [(known_by(node), node) for place, node in new if place == container]
-        for key, run in edit.runs(container, nodes):
-            _statements(edit, base, theirs, ours, run, key)
+            self.edit.insert(self.base.after_line(target), gap + block)
+
+    def _entries(self, lists: list[Collection], collection: Collection, container: str) -> None:
+        found = [(one, elements(one)) for one in lists]
+
+        def named(target: str) -> list[tuple[Collection, int]]:
+            code = normal(target)
+            spots = [(one, n, key, first) for one, entries in found for n, (key, first, _) in enumerate(entries)]
+            return [(one, n) for one, n, key, _ in spots if target == key] or [
+                (one, n) for one, n, _, first in spots if code == ast.unparse(first)
+            ]
+
+        for key, run in self.edit.runs(container, [(entry[0], entry) for entry in elements(collection)]):
+            chosen = self.edit.choose(key, named)
+            if chosen is None:
+                continue
+            place, hit = chosen
+            if hit is None and len(lists) > 1:
+                self.edit.problem(f"container {container!r} found {len(lists)} times")
+                continue
+            one, n = hit or (lists[0], len(elements(lists[0])) - 1)
+            for _, first, last in run:
+                self._entry(one, n, place.relation == "before", first, last)
+
+    def _entry(self, collection: Collection, n: int, before: bool, first: ast.expr, last: ast.expr) -> None:
+        """Puts one entry before or behind entry n of the base's collection."""
+        close = self.base.end(collection) - 1
+        if n < 0:
+            self.edit.insert(close, self.ours.text[self.ours.start(first) : self.ours.end(last)] + ", ")
+            return
+        _, beside, beside_end = elements(collection)[n]
+        start = self.base.start(beside)
+        column = beside.col_offset
+        leads_line = not self.base.text[line_start(self.base.text, start) : start].strip()
+        by = column - first.col_offset
+        entry = self.ours.reindented(self.ours.start(first), self.ours.end(last), by)
+        comments = self.ours.text[self.ours.first_line(first) : line_start(self.ours.text, self.ours.start(first))]
+        line = "".join(" " * column + comment.lstrip() for comment in comments.splitlines(True))
+        line += " " * column + entry + ",\n"
+        if before:
+            inline = (start, entry + ", ")
+            self.edit.insert(*((self.base.first_line(beside), line) if leads_line else inline))
+            return
+        end = self.base.end(beside_end)
+        comma = self.base.comma_after(end, close)
+        if comma is None:
+            code = self.base.code_end(end, close)
+            alone = leads_line and "\n" in self.base.text[code:close]
+            self.edit.insert(code, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
+            return
+        rest = self.base.text[comma : next_line(self.base.text, comma)].strip()
+        if not rest or rest.startswith("#"):
+            self.edit.insert(next_line(self.base.text, comma), _at_margin(self.base, collection, line, column, by))
+        else:
+            self.edit.insert(comma, f" {entry},")
+
+    def imports(self) -> None:
+        """Adds the imports that the base lacks."""
+        bound = bound_names(self.base.tree.body)
+        found = (node for node in self.ours.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
+        for node in found:
+            for alias in () if _is_only(self.ours, node) else node.names:
+                if (alias.asname or alias.name.partition(".")[0]) not in bound:
+                    self._import(node, alias)
+
+    def _import(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
+        """Adds a name to the base's import from the same module, else a line in sorted place."""
+        top = [n for n in self.base.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+        text = ast.unparse(alias)
+        if isinstance(node, ast.ImportFrom):
+            same = [n for n in top if isinstance(n, ast.ImportFrom) and _from(n) == _from(node)]
+            if same:
+                names = same[0].names
+                after = next((n for n in names if n.name.lower() > alias.name.lower()), None)
+                beside = after or names[-1]
+                start, end = self.base.start(beside), self.base.end(beside)
+                own_line = self.base.text[line_start(self.base.text, start) : next_line(self.base.text, end)]
+                if own_line.strip().rstrip(",") == ast.unparse(beside):
+                    margin = own_line[: len(own_line) - len(own_line.lstrip())]
+                    at = line_start(self.base.text, start) if after else next_line(self.base.text, end)
+                    self.edit.insert(at, f"{margin}{text},\n")
+                else:
+                    self.edit.insert(start if after else end, f"{text}, " if after else f", {text}")
+                return
+            line = f"from {_from(node)} import {text}\n"
+        else:
+            line = f"import {text}\n"
+        alike = [n for n in top if type(n) is type(node)]
+        kin = [n for n in alike if _root(n) == _root(node)] or [
+            n for n in alike if (_root(n) in STDLIB) == (_root(node) in STDLIB)
+        ]
+        lower = [n for n in kin if _module(n) <= _module(node)]
+        if not top:
+            self.edit.problem(f"no import stands in the base beside which {line.strip()!r} could go")
+        elif kin and not lower:
+            self.edit.insert(line_start(self.base.text, self.base.start(kin[0])), line)
+        else:
+            self.edit.insert(self.base.after_line((lower or kin or top)[-1]), line)
 
 
 def _stays_behind(ours: Source, node: ast.stmt) -> bool:
     docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     bare = isinstance(node, ast.Return) and isinstance(node.value, ast.Name)
     imported = isinstance(node, ast.Import | ast.ImportFrom)
-    only = ours.line_of(node).rstrip().endswith("# fragment only")
-    return docstring or bare or imported or only
+    return docstring or bare or imported or _is_only(ours, node)
 
 
-def _statements(
-    edit: Edit,
-    base: Source,
-    theirs: list[ast.stmt],
-    ours: Source,
-    nodes: list[ast.stmt],
-    container: str,
-) -> None:
-    """New statements go, in the fragment's order and with its spacing, to one place."""
-
-    def named(target: str) -> list[ast.stmt]:
-        code = normal(target)
-        return [n for n in theirs if name_of(n) == target] or [n for n in theirs if ast.unparse(n) == code]
-
-    chosen = edit.choose(container, named)
-    if chosen is None:
-        return
-    place, target = chosen
-    if not theirs:
-        edit.problem("the base has no statement beside which the fragment's could go")
-        return
-    target = target or _last(theirs)
-    by = target.col_offset - nodes[0].col_offset
-    block = ""
-    for before, node in zip([None, *nodes], nodes, strict=False):
-        if before is not None:
-            block += "\n" * _gap(before, node)
-        first = ours.first_line(node)
-        text = ours.reindented(first, ours.after_line(node), by)
-        block += (" " * by + text if by >= 0 else text[-by:]).rstrip("\n") + "\n"
-    gap = "\n" * _gap(target, nodes[0])
-    if place.relation == "before":
-        edit.insert(base.first_line(target), block + gap)
-    else:
-        edit.insert(base.after_line(target), gap + block)
+def _is_only(ours: Source, node: ast.stmt) -> bool:
+    return ours.line_of(node).rstrip().endswith("# fragment only")
 
 
 def _last(theirs: list[ast.stmt]) -> ast.stmt:
@@ -145,78 +241,6 @@ def _gap(above: ast.stmt, below: ast.stmt) -> int:
     return 0 if above.lineno == above.end_lineno and below.lineno == below.end_lineno else 1
 
 
-def _entries(
-    edit: Edit,
-    base: Source,
-    lists: list[Collection],
-    ours: Source,
-    collection: Collection,
-    container: str,
-) -> None:
-    found = [(one, elements(one)) for one in lists]
-
-    def named(target: str) -> list[tuple[Collection, int]]:
-        code = normal(target)
-        spots = [(one, n, key, first) for one, entries in found for n, (key, first, _) in enumerate(entries)]
-        return [(one, n) for one, n, key, _ in spots if target == key] or [
-            (one, n) for one, n, _, first in spots if code == ast.unparse(first)
-        ]
-
-    for key, run in edit.runs(container, [(entry[0], entry) for entry in elements(collection)]):
-        chosen = edit.choose(key, named)
-        if chosen is None:
-            continue
-        place, hit = chosen
-        if hit is None and len(lists) > 1:
-            edit.problem(f"container {container!r} found {len(lists)} times")
-            continue
-        one, n = hit or (lists[0], len(elements(lists[0])) - 1)
-        for _, first, last in run:
-            _entry(edit, base, one, n, place.relation == "before", ours, first, last)
-
-
-def _entry(
-    edit: Edit,
-    base: Source,
-    collection: Collection,
-    n: int,
-    before: bool,
-    ours: Source,
-    first: ast.expr,
-    last: ast.expr,
-) -> None:
-    """Puts one entry before or behind entry n of the base's collection."""
-    close = base.end(collection) - 1
-    if n < 0:
-        edit.insert(close, ours.text[ours.start(first) : ours.end(last)] + ", ")
-        return
-    _, beside, beside_end = elements(collection)[n]
-    start = base.start(beside)
-    column = beside.col_offset
-    leads_line = not base.text[line_start(base.text, start) : start].strip()
-    by = column - first.col_offset
-    entry = ours.reindented(ours.start(first), ours.end(last), by)
-    comments = ours.text[ours.first_line(first) : line_start(ours.text, ours.start(first))]
-    line = "".join(" " * column + comment.lstrip() for comment in comments.splitlines(True))
-    line += " " * column + entry + ",\n"
-    if before:
-        inline = (start, entry + ", ")
-        edit.insert(*((base.first_line(beside), line) if leads_line else inline))
-        return
-    end = base.end(beside_end)
-    comma = base.comma_after(end, close)
-    if comma is None:
-        code = base.code_end(end, close)
-        alone = leads_line and "\n" in base.text[code:close]
-        edit.insert(code, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
-        return
-    rest = base.text[comma : next_line(base.text, comma)].strip()
-    if not rest or rest.startswith("#"):
-        edit.insert(next_line(base.text, comma), _at_margin(base, collection, line, column, by))
-    else:
-        edit.insert(comma, f" {entry},")
-
-
 def _at_margin(base: Source, collection: Collection, line: str, column: int, by: int) -> str:
     """An entry behind several that share a line stands under the first of them."""
     margins = [
@@ -227,51 +251,6 @@ def _at_margin(base: Source, collection: Collection, line: str, column: int, by:
     if not margins or column in margins:
         return line
     return " " * margins[0] + line[column:]
-
-
-def _imports(edit: Edit, base: Source, ours: Source) -> None:
-    bound = bound_names(base.tree.body)
-    for node in ours.tree.body:
-        if not isinstance(node, ast.Import | ast.ImportFrom) or ours.line_of(node).rstrip().endswith("# fragment only"):
-            continue
-        for alias in node.names:
-            if (alias.asname or alias.name.partition(".")[0]) not in bound:
-                _import(edit, base, node, alias)
-
-
-def _import(edit: Edit, base: Source, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
-    """Adds a name to the base's import from the same module, else a line in sorted place."""
-    top = [n for n in base.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    text = ast.unparse(alias)
-    if isinstance(node, ast.ImportFrom):
-        same = [n for n in top if isinstance(n, ast.ImportFrom) and _from(n) == _from(node)]
-        if same:
-            names = same[0].names
-            after = next((n for n in names if n.name.lower() > alias.name.lower()), None)
-            beside = after or names[-1]
-            start, end = base.start(beside), base.end(beside)
-            own_line = base.text[line_start(base.text, start) : next_line(base.text, end)]
-            if own_line.strip().rstrip(",") == ast.unparse(beside):
-                margin = own_line[: len(own_line) - len(own_line.lstrip())]
-                at = line_start(base.text, start) if after else next_line(base.text, end)
-                edit.insert(at, f"{margin}{text},\n")
-            else:
-                edit.insert(start if after else end, f"{text}, " if after else f", {text}")
-            return
-        line = f"from {_from(node)} import {text}\n"
-    else:
-        line = f"import {text}\n"
-    alike = [n for n in top if type(n) is type(node)]
-    kin = [n for n in alike if _root(n) == _root(node)] or [
-        n for n in alike if (_root(n) in STDLIB) == (_root(node) in STDLIB)
-    ]
-    lower = [n for n in kin if _module(n) <= _module(node)]
-    if not top:
-        edit.problem(f"no import stands in the base beside which {line.strip()!r} could go")
-    elif kin and not lower:
-        edit.insert(line_start(base.text, base.start(kin[0])), line)
-    else:
-        edit.insert(base.after_line((lower or kin or top)[-1]), line)
 
 
 def _from(node: ast.ImportFrom) -> str:
