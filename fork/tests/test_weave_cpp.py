@@ -1,7 +1,7 @@
 """Weaving C++: functions into a namespace, lines into a block, entries into a macro, includes."""
 
 from expecttest import assert_expected_inline
-from pytest import raises
+from pytest import mark, raises
 
 from fork.errors import ForkError
 from fork.tests.helpers import anchor, woven
@@ -68,7 +68,6 @@ Tensor next(const Tensor& a) {
 } // namespace torch::details
 """
 SPACE = "namespace torch::details"
-PLAIN = FUNCTIONS[FUNCTIONS.index(SPACE) :]  # without includes
 
 
 def test_functions_at_the_end_of_a_namespace() -> None:
@@ -94,86 +93,38 @@ def test_functions_at_the_end_of_a_namespace() -> None:
     )
 
 
-def test_functions_beside_another() -> None:
-    assert woven("a.cpp", BASE, PLAIN, anchor(**{SPACE: "after two"})) == woven(
-        "a.cpp", BASE, PLAIN, anchor(**{SPACE: "last"})
-    )
-    assert_expected_inline(
-        woven("a.cpp", BASE, PLAIN, anchor(**{SPACE: "before two"})),
-        """\
-@@ -17,2 +17,7 @@
- } // namespace
-+
-+// Why.
-+Tensor next(const Tensor& a) {
-+  return a;
-+}
-
-""",
-    )
-    assert_expected_inline(
-        woven("a.h", BASE, PLAIN, anchor(**{SPACE: "after one"})),
-        """\
-@@ -10,2 +10,8 @@
- Tensor one(const Tensor& a); // about one
-+
-+// Why.
-+Tensor next(const Tensor& a) {
-+  return a;
-+}
-+
- Tensor one_backward(const Tensor& a);
-""",
-    )
+@mark.parametrize(
+    ("place", "behind", "gap"),
+    [
+        ("last", f"}} // {SPACE}", ""),
+        ("after two", f"}} // {SPACE}", ""),
+        ("before two", "Tensor two(", ""),
+        ("after one", "Tensor one_backward", "\n"),
+    ],
+)
+def test_functions_beside_another(place: str, behind: str, gap: str) -> None:
+    """The one of this name that stands directly in the namespace, whether it is declared or defined."""
+    function = FUNCTIONS[FUNCTIONS.index("// Why.") : FUNCTIONS.index("} // namespace")]
+    without_includes = FUNCTIONS[FUNCTIONS.index(SPACE) :]
+    expected = BASE.replace(behind, f"{gap}{function}{behind}")
+    assert weave("a.cpp", BASE, without_includes, anchor(**{SPACE: place})) == expected
 
 
 def test_a_line_in_one_of_two_blocks() -> None:
     block = "TORCH_LIBRARY_IMPL(aten, Second, m)"
     fragment = f"namespace at {{\n{block} {{\n  KERNEL(new, low)\n}}\n}} // namespace at\n"
-    where = anchor(**{block: "after KERNEL(one, low)"})
-    assert_expected_inline(
-        woven("a.cpp", BASE, fragment, where),
-        """\
-@@ -35,2 +35,3 @@
-   KERNEL(one, low)
-+  KERNEL(new, low)
-   KERNEL(two,  low);
-""",
-    )
-    where = anchor(**{block: "after KERNEL(two, low)"})
-    assert_expected_inline(
-        woven("a.cpp", BASE, fragment, where),
-        """\
-@@ -36,2 +36,3 @@
-   KERNEL(two,  low);
-+  KERNEL(new, low)
- }
-""",
-    )
+    new, two = "  KERNEL(new, low)\n", "  KERNEL(two,  low);\n"
+    for place, lines in (("after KERNEL(one, low)", new + two), ("after KERNEL(two, low)", two + new)):
+        assert weave("a.cpp", BASE, fragment, anchor(**{block: place})) == BASE.replace(two, lines)
 
 
-def test_an_entry_of_a_macro() -> None:
+@mark.parametrize(
+    ("place", "lines"),
+    [("after two, input", "  _(new)               \\\n  _(three)\n"), ("last", "  _(three) \\\n  _(new)\n")],
+)
+def test_an_entry_of_a_macro(place: str, lines: str) -> None:
     fragment = "#define FOR_ALL(_) _(new)\n"
-    assert_expected_inline(
-        woven("a.h", BASE, fragment, anchor(FOR_ALL="after two, input")),
-        """\
-@@ -41,2 +41,3 @@
-   _(two, input)        \\
-+  _(new)               \\
-   _(three)
-""",
-    )
-    assert_expected_inline(
-        woven("a.h", BASE, fragment, anchor(FOR_ALL="last")),
-        """\
-@@ -41,3 +41,4 @@
-   _(two, input)        \\
--  _(three)
-+  _(three) \\
-+  _(new)
-
-""",
-    )
+    assert weave("a.h", BASE, fragment, anchor(FOR_ALL=place)) == BASE.replace("  _(three)\n", lines)
 
 
 def test_an_entry_with_parentheses_and_what_is_none() -> None:

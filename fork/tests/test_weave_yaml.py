@@ -35,54 +35,14 @@ OURS = """\
 """
 
 
-def test_after_an_entry() -> None:
-    assert_expected_inline(
-        woven(PATH, BASE, OURS, anchor(file="after two")),
-        """\
-@@ -11,2 +11,8 @@
-
-+# Why there is a new one.
-+- func: new(Tensor a) -> Tensor
-+  variants: function
-+
-+- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
-+
- - func: two.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
-""",
-    )
-
-
-def test_before_an_entry_and_its_comment() -> None:
-    assert_expected_inline(
-        woven(PATH, BASE, OURS, anchor(file="before two")),
-        """\
-@@ -4,2 +4,8 @@
-   variants: function
-+
-+# Why there is a new one.
-+- func: new(Tensor a) -> Tensor
-+  variants: function
-+
-+- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
-
-""",
-    )
-
-
-def test_last() -> None:
-    assert_expected_inline(
-        woven(PATH, BASE, OURS, anchor(file="last")),
-        """\
-@@ -13 +13,7 @@
-
-+# Why there is a new one.
-+- func: new(Tensor a) -> Tensor
-+  variants: function
-+
-+- func: new.out(Tensor a, *, Tensor(a!) out) -> Tensor(a!)
-+
-""",
-    )
+@mark.parametrize(
+    ("place", "behind"), [("after two", "- func: two.out"), ("before two", "# Two of them"), ("last", "")]
+)
+def test_where_entries_go(place: str, behind: str) -> None:
+    """With their comments, and in front of the comment of the entry that they stand before."""
+    entries = OURS[OURS.index("# Why") :]
+    expected = BASE.replace(behind, f"{entries}\n{behind}") if behind else f"{BASE}\n{entries}"
+    assert weave(PATH, BASE, OURS, anchor(file=place)) == expected
 
 
 def test_the_first_alternative_that_the_release_has() -> None:
