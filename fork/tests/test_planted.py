@@ -6,7 +6,6 @@ that is built with the change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -178,18 +177,11 @@ OF_A_SOURCE = {
     ),
     "another registration": ('registers("own")', 'registers("other")'),
 }
-PLANTS = {
-    **{
-        f"{kind}, changed in {path.rpartition('/')[2]}": (path, edit)
-        for path in (HEADER, SOURCE)
-        for kind, edit in CHANGED.items()
-    },
-    **{
-        f"{kind}, inserted in {path.rpartition('/')[2]}": (path, edit)
-        for path in (HEADER, SOURCE)
-        for kind, edit in INSERTED.items()
-    },
-    **{kind: (SOURCE, edit) for kind, edit in OF_A_SOURCE.items()},
+PLANTS = {kind: (SOURCE, edit) for kind, edit in OF_A_SOURCE.items()} | {
+    f"{kind}, {how} in {path.rpartition('/')[2]}": (path, edit)
+    for how, edits in (("changed", CHANGED), ("inserted", INSERTED))
+    for path in (HEADER, SOURCE)
+    for kind, edit in edits.items()
 }
 # These the engine may refuse: nobody can tell what it would do twice.
 MAY_BE_REFUSED = {"registration", "another registration"}
@@ -198,14 +190,6 @@ MAY_BE_REFUSED = {"registration", "another registration"}
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Small:
     return Small(tmp_path_factory.mktemp("planted"), sources=SOURCES)
-
-
-@pytest.fixture
-def small(made: Small) -> Iterator[Small]:
-    yield made
-    git(made.tree, "checkout", "--quiet", "--force", "main")
-    for file in (made.folder / "own").rglob("*.h"):
-        file.unlink()
 
 
 @pytest.mark.parametrize("name", PLANTS)

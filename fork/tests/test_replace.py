@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from fork.engine.compile.flags import Flags
 from fork.engine.replace.search import Replaced, Replacement
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import committed, write
 from fork.tests.tiny import UPSTREAM
 
 FOLDER = "aten/src/ATen/native"
@@ -295,14 +295,6 @@ def compiled(*words: str | Path) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Small:
     return Small(tmp_path_factory.mktemp("small"))
-
-
-@pytest.fixture
-def small(made: Small) -> Iterator[Small]:
-    yield made
-    git(made.tree, "checkout", "--quiet", "--force", "main")
-    for file in (made.folder / "own").rglob("*.h"):
-        file.unlink()
 
 
 NAMES = ("One", "Two", "Three", "Four", "Five", "Start")
