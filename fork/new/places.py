@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from fork.errors import ForkError
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
-from fork.weave.source import Source, assigned, collection_of, elements, name_of, statements
+from fork.weave.source import assigned, collection_of, elements, name_of, parsed, statements
 
 Read = Callable[[str], str | None]
 Names = Callable[[str], Iterable[str]]
@@ -96,12 +95,6 @@ def free_title(title: str, torch: Path) -> str:
     return title
 
 
-@functools.lru_cache
-def _source(text: str) -> Source:
-    """One file has several lists, and the largest takes a second to read."""
-    return Source(text)
-
-
 def _beside(names: Iterable[str], prefix: str, name: str, path: str) -> str:
     """After the last of the names that come before this one, among those that stand there once."""
     listed = list(names)
@@ -117,7 +110,7 @@ def _collection(*path: str) -> Names:
     """The keys of the list, set or dict that is assigned to the last name, inside the functions of the others."""
 
     def names(text: str) -> list[str]:
-        body = list(statements(_source(text).tree.body))
+        body = list(statements(parsed(text).tree.body))
         for scope in path[:-1]:
             body = [
                 s
@@ -132,12 +125,12 @@ def _collection(*path: str) -> Names:
 
 
 def _statements(text: str) -> list[str]:
-    return [name_of(node) for node in statements(_source(text).tree.body)]
+    return [name_of(node) for node in statements(parsed(text).tree.body)]
 
 
 def _decompositions(text: str) -> list[str]:
     """Functions that are decompositions; a name that stands there more than once, as anything, is not an anchor."""
-    body = list(statements(_source(text).tree.body))
+    body = list(statements(parsed(text).tree.body))
     every = [name_of(node) for node in body]
     decorated = [
         n.name for n in body if isinstance(n, ast.FunctionDef) and "register_decomposition" in ast.unparse(n)[:60]

@@ -165,11 +165,8 @@ def _goes_on(head: str) -> bool:
 def _plain(head: str) -> str:
     """A head without the arguments of its template, and without macros that name nothing, such as launch bounds."""
     while found := re.match(r"\s*template\s*<", head):
-        depth, at = 1, found.end()
-        while depth and at < len(head):
-            depth += {"<": 1, ">": -1}.get(head[at], 0)
-            at += 1
-        head = head[at:]
+        close = closing(head, found.end(), len(head), "<>")
+        head = head[close + 1 :] if close >= 0 else ""
     return BOUNDS.sub("", head)
 
 
@@ -178,10 +175,7 @@ def _calls(head: str) -> list[set[str]]:
     found: list[set[str]] = []
     at = 0
     while call := NAMED.search(head, at):
-        depth, at = 1, call.end()
-        while depth and at < len(head):
-            depth += {"(": 1, ")": -1}.get(head[at], 0)
-            at += 1
+        at = closing(head, call.end(), len(head), "()") + 1 or len(head)
         macro = re.fullmatch(r"[A-Z][A-Z0-9_]+", call[1])
         found.append(set(WORD.findall(head[call.end() : at])) if macro else {call[1]})
     return found

@@ -140,13 +140,9 @@ def _head(said: str) -> str:
 
 def _behind(code: str, at: int) -> int:
     """Behind the bracket that closes the one before `at`, and behind the semicolon if one follows."""
-    depth = 1
-    for sign in re.finditer(r"[()]", code[at:]):
-        depth += 1 if sign[0] == "(" else -1
-        if not depth:
-            rest = re.compile(r"\s*;").match(code, at + sign.end())
-            return rest.end() if rest else at + sign.end()
-    return len(code)
+    behind = closing(code, at, len(code), "()") + 1 or len(code)
+    rest = re.compile(r"\s*;").match(code, behind)
+    return rest.end() if rest else behind
 
 
 def _statement(code: str, at: int) -> int:

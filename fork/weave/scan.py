@@ -170,11 +170,11 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in scan(text).kept.splitlines() if line.strip()]
 
 
-def closing(code: str, at: int, end: int) -> int:
-    """The offset of the brace that closes the one before `at`, -1 where there is none."""
+def closing(code: str, at: int, end: int, pair: str = "{}") -> int:
+    """The offset of the brace, or other bracket, that closes the one before `at`, -1 where there is none."""
     depth = 1
-    for brace in re.finditer(r"[{}]", code[at:end]):
-        depth += 1 if brace[0] == "{" else -1
+    for brace in re.finditer(f"[{re.escape(pair)}]", code[at:end]):
+        depth += 1 if brace[0] == pair[0] else -1
         if not depth:
             return at + brace.start()
     return -1
