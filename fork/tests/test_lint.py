@@ -51,50 +51,29 @@ for path in paths:
 """
 BROKEN = "import sys; sys.exit('no such thing')\n"
 
-CONFIG = """\
-[[linter]]
-code = 'WORD'
-include_patterns = ['**']
-command = ['python3', 'tools/linter/word.py', 'WORD', '@{{PATHSFILE}}']
+FILES, CPP = "@{{PATHSFILE}}", ["**/*.cpp"]
 
-[[linter]]
-code = 'QUOTES'
-include_patterns = ['**/*.py']
-command = ['python3', 'tools/linter/quotes.py', 'QUOTES', '@{{PATHSFILE}}']
-is_formatter = true
 
-[[linter]]
-code = 'WHOLE'
-include_patterns = ['**/*.cpp', 'torch/*.py']
-command = ['python3', 'tools/linter/whole.py', 'WHOLE', '@{{PATHSFILE}}']
+def linter(code: str, patterns: list[str], program: str, *words: str, **more: object) -> str:
+    """A linter as PyTorch's configuration has it."""
+    command = ["python3", f"tools/linter/{program}.py", *words]
+    rows = {"code": code, "include_patterns": patterns, "command": command, **more}
+    return "[[linter]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
 
-[[linter]]
-code = 'NOWHERE'
-include_patterns = ['c10/**']
-command = ['python3', 'tools/linter/broken.py']
 
-[[linter]]
-code = 'BROKEN'
-include_patterns = ['**/*.cpp']
-command = ['python3', 'tools/linter/broken.py', '@{{PATHSFILE}}']
-
-[[linter]]
-code = 'UNKNOWN'
-include_patterns = ['**/*.cpp']
-init_command = ['python3', 'tools/linter/adapters/pip_init.py', '--dry-run={{DRYRUN}}', 'no requirement']
-command = ['python3', 'tools/linter/word.py', 'UNKNOWN', '@{{PATHSFILE}}']
-
-[[linter]]
-code = 'BUILT'
-include_patterns = ['**/*.cpp']
-command = ['python3', 'tools/linter/word.py', '--build_dir=./build', '@{{PATHSFILE}}']
-
-[[linter]]
-code = 'STORED'
-include_patterns = ['**/*.cpp']
-init_command = ['bash', 'store.sh', '{{DRYRUN}}']
-command = ['python3', 'tools/linter/word.py', '@{{PATHSFILE}}']
-"""
+PIP = ["python3", "tools/linter/adapters/pip_init.py", "--dry-run={{DRYRUN}}", "no requirement"]
+CONFIG = "\n".join(
+    [
+        linter("WORD", ["**"], "word", "WORD", FILES),
+        linter("QUOTES", ["**/*.py"], "quotes", "QUOTES", FILES, is_formatter=True),
+        linter("WHOLE", [*CPP, "torch/*.py"], "whole", "WHOLE", FILES),
+        linter("NOWHERE", ["c10/**"], "broken"),
+        linter("BROKEN", CPP, "broken", FILES),
+        linter("UNKNOWN", CPP, "word", "UNKNOWN", FILES, init_command=PIP),
+        linter("BUILT", CPP, "word", "--build_dir=./build", FILES),
+        linter("STORED", CPP, "word", FILES, init_command=["bash", "store.sh", "{{DRYRUN}}"]),
+    ]
+)
 ADAPTERS = {
     ".lintrunner.toml": CONFIG,
     "tools/linter/say.py": SAY,
