@@ -14,7 +14,7 @@ import yaml
 
 from fork.errors import ForkError
 from fork.upstream import LOADER
-from fork.weave.anchors import Anchor
+from fork.weave.kinds import Fragment, Kind, New, Rewrite, anchored
 
 KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since", "branch")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
@@ -70,7 +70,7 @@ class Series:
 
     root: Path
     prs: tuple[PullRequest, ...]
-    anchors: Mapping[str, Anchor]
+    anchors: Mapping[str, Fragment | Rewrite]
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
     strict: bool = True
@@ -91,7 +91,7 @@ class Series:
                 raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
             _refuse_unknown(data, KEYS, "it")
             prs = tuple(_pull_request(entry, str(place)) for place, entry in enumerate(data["prs"], 1))
-            anchors = {path: Anchor.of(rules) for path, rules in (data.get("anchors") or {}).items()}
+            anchors = {path: anchored(rules) for path, rules in (data.get("anchors") or {}).items()}
             if not prs:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -148,12 +148,15 @@ class Series:
 
     def written_at(self, path: str) -> Path | None:
         """The file that somebody edits where the stack's is a whole copy of it; a fragment has lines of its own."""
-        copied = path not in self.anchors or self.replaces(path)
-        return self.checkout / path if self.checkout and copied else None
+        return self.checkout / path if self.checkout and not isinstance(self.kind(path), Fragment) else None
 
-    def replaces(self, path: str) -> bool:
-        """Whether the stack's file is PyTorch's own with changes, not a new one and not a fragment."""
-        return path in self.anchors and self.anchors[path].whole is not None
+    def kind(self, path: str) -> Kind:
+        """What the stack's file of a path is beside PyTorch's."""
+        return self.anchors.get(path, New())
+
+    def of_kind(self, state: Mapping[str, Path], *kinds: type[Kind]) -> dict[str, Path]:
+        """Those files of a state that are of one of these kinds."""
+        return {path: file for path, file in state.items() if isinstance(self.kind(path), kinds)}
 
     def description_file(self, of: PullRequest | Commit) -> Path:
         kind = "PR.md" if any(of.name == pr.name for pr in self.prs) else "COMMIT.md"
@@ -169,7 +172,7 @@ class Series:
 
     def mark(self, commit: Commit, path: str) -> str:
         """As in MARKS; what the stack adds to a file of PyTorch changes that file."""
-        if path in commit.introduces and path not in self.anchors:
+        if path in commit.introduces and isinstance(self.kind(path), New):
             return "+"
         return "~" if path in self.state(commit) else "-"
 
@@ -177,16 +180,14 @@ class Series:
         """Where a file goes in upstream's tree, as a phrase."""
         if path not in self.state(commit):
             return "dropped: upstream's file is as it was"
-        anchor = self.anchors.get(path)
-        if anchor is None:
-            return "a new file" if path in commit.introduces else "changed"
-        if anchor.whole:
-            return "changed"
+        kind = self.kind(path)
+        if not isinstance(kind, Fragment):
+            return "a new file" if self.mark(commit, path) == "+" else "changed"
         spots = [
             " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
-            for container, places in anchor.places.items()
+            for container, places in kind.places.items()
         ]
-        older = f" (older releases: {anchor.formerly})" if anchor.formerly else ""
+        older = f" (older releases: {kind.formerly})" if kind.formerly else ""
         return "goes " + "; ".join(spots) + older
 
     def state(self, commit: str | Commit) -> dict[str, Path]:

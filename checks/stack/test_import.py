@@ -14,7 +14,7 @@ from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests.helpers import git
 from fork.weave import base_path, weave
-from fork.weave.anchors import Place
+from fork.weave.kinds import Fragment, Place
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [mark.xdist_group("import_stack"), mark.long]
@@ -70,7 +70,8 @@ def test_anchors_mean_the_same(imported: Series, path: str) -> None:
     """Our own fragment at the anchor that import found gives our own file; so does its fragment at our anchor."""
     here = base_path(path, SERIES.anchors[path], UPSTREAM.get)
     base, ours, theirs = UPSTREAM[here], SERIES.anchors[path], imported.anchors[here]
-    assert not any(place.relation == "replaces" for places in theirs.places.values() for place in places)
+    assert isinstance(theirs, Fragment)
+    assert not any(place.replaces for places in theirs.places.values() for place in places)
     if here != path:
         return  # of an older release, where the fragment's markup is another
     for commit in SERIES.commits:
@@ -83,12 +84,13 @@ def test_anchors_mean_the_same(imported: Series, path: str) -> None:
         assert weave(path, base, other.read_text(), ours) == wanted
         for n in range(2):  # each of the places that it found, alone
             alone = {key: (places[min(n, len(places) - 1)],) for key, places in theirs.places.items()}
-            assert weave(path, base, one.read_text(), type(ours)(alone)) == wanted
+            assert weave(path, base, one.read_text(), Fragment(alone)) == wanted
 
 
 def test_anchors_name_neighbours_not_lines(imported: Series) -> None:
     """Every one of our files is taken apart by its structure, but for the one that goes into a function."""
-    by_lines = {path for path, a in imported.anchors.items() if any(key.startswith("piece ") for key in a.places)}
+    anchors = {path: kind.places for path, kind in imported.anchors.items() if isinstance(kind, Fragment)}
+    by_lines = {path for path, places in anchors.items() if any(key.startswith("piece ") for key in places)}
     assert by_lines == {"torch/csrc/jit/passes/autocast.cpp"}
-    beside = imported.anchors["torch/overrides.py"].places["get_testing_overrides.ret"]
+    beside = anchors["torch/overrides.py"]["get_testing_overrides.ret"]
     assert beside[0] == Place("after", "torch.atleast_3d")

@@ -10,6 +10,7 @@ from fork.checkout.message import messages
 from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.weave import refuse, weave_state
+from fork.weave.kinds import New
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
     said = [str(message) for pr in series.prs for message in messages(series, pr)]
     for commit, message in zip(series.commits[: series.commits.index(last) + 1], said):
         state = series.state(commit)
-        taken = [p for p in state if p not in series.anchors and checkout.read(p) is not None]
+        taken = [path for path in series.of_kind(state, New) if checkout.read(path) is not None]
         if taken:
             raise ForkError(_taken(checkout, series, taken[0]))
         texts, found = weave_state(state, series.anchors, checkout.read)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,7 +18,7 @@ from fork.digest import digest, tool_files
 from fork.errors import ForkError
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
-from fork.weave.anchors import Anchor, Place
+from fork.weave.kinds import Fragment, Place, Rewrite, places_of
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
@@ -40,7 +41,7 @@ class Writing:
 
     files: dict[str, str] = field(default_factory=dict)
     introduces: list[list[str]] = field(default_factory=list)
-    anchors: dict[str, Anchor] = field(default_factory=dict)
+    anchors: dict[str, Fragment | Rewrite] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -81,8 +82,7 @@ def stack_files(
             continue
         inverse = partial(_remembered, memory, used)
         contents = _contents(writing, path, base, states, inverse, whole and replaced)
-        fragments = path not in writing.anchors or not writing.anchors[path].whole
-        if path.endswith((".cpp", ".cu")) and base is not None and fragments:
+        if path.endswith((".cpp", ".cu")) and isinstance(writing.anchors.get(path), Fragment):
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
         _place(writing, path, contents, titles)
     memory.clear()
@@ -113,7 +113,7 @@ def _contents(
     path: str,
     base: str | None,
     states: Sequence[str | None],
-    inverse: Callable[[str, str, list[str]], tuple[list[str], Anchor] | None],
+    inverse: Callable[[str, str, list[str]], tuple[list[str], Fragment] | None],
     whole: bool,
 ) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
@@ -124,7 +124,7 @@ def _contents(
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     if whole:
-        writing.anchors[path] = Anchor({"file": (Place("replaces", digest(base.encode())),)})
+        writing.anchors[path] = Rewrite(digest(base.encode()))
         return [text if text != base else None for text in states]
     result = inverse(path, base, different)
     if result is None:
@@ -205,7 +205,7 @@ def _advice(path: str, what: str) -> str:
 
 def _remembered(
     memory: Memory, used: Memory, path: str, base: str, states: list[str]
-) -> tuple[list[str], Anchor] | None:
+) -> tuple[list[str], Fragment] | None:
     parts = [path, base, *states]
     key = digest(*(file.read_bytes() for file in tool_files()), *(part.encode() + b"\0" for part in parts))
     if key not in memory:
@@ -216,7 +216,7 @@ def _remembered(
         memory[key] = fragments, {where: [str(place) for place in places] for where, places in anchor.places.items()}
     used[key] = memory[key]
     fragments, places = used[key]
-    return fragments, Anchor.of(places)
+    return fragments, Fragment(places_of(places))
 
 
 def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | bool]) -> str:
@@ -230,20 +230,20 @@ def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | 
         entries += [{"name": pr.name, "title": pr.title, "commits": commits}] if pr.split else commits
     data: dict[str, object] = {**settings, "prs": entries}
     if writing.anchors:
-        data["anchors"] = {path: _rules(anchor) for path, anchor in sorted(writing.anchors.items())}
+        data["anchors"] = {path: _rules(kind) for path, kind in sorted(writing.anchors.items())}
     return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
 
 
-def _rules(anchor: Anchor) -> dict[str, object]:
-    rules: dict[str, object] = {}
-    for key, places in anchor.places.items():
+def _rules(kind: Fragment | Rewrite) -> dict[str, Any]:
+    if isinstance(kind, Rewrite):
+        return {"file": str(Place("replaces", kind.digest))}
+    rules: dict[str, Any] = {}
+    for key, places in kind.places.items():
         spots = [str(place) for place in places]
         value = spots if len(spots) > 1 else spots[0]
         container, _, piece = key.partition(": ")
         if piece:
-            inner = rules.setdefault(container, {})
-            assert isinstance(inner, dict)
-            inner[piece] = value
+            rules.setdefault(container, {})[piece] = value
         else:
             rules[container] = value
     return rules

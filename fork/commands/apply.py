@@ -14,6 +14,7 @@ from fork.commands.show import line
 from fork.errors import ForkError
 from fork.series import Series
 from fork.verify import soundness
+from fork.weave import base_path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +60,7 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
         lines += [line(pr) for pr in series.prs if pr.split and pr.commits[0] == step.commit]
         lines.append(line(step.commit))
         for path in step.commit.paths:
-            anchor = series.anchors.get(path)
-            actual = path if path in step.texts or anchor is None else anchor.formerly or path
+            actual = base_path(path, series.kind(path), checkout.read)
             old, new = (
                 Counter(texts.get(actual, checkout.read(actual) or "").splitlines()) for texts in (before, step.texts)
             )

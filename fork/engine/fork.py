@@ -13,6 +13,7 @@ from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.wheel.base import Base
 from fork.series import Commit, Series
+from fork.weave.kinds import Rewrite
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
 COMMAND = "TORCH_FORK_COMMAND"
@@ -61,7 +62,7 @@ class Fork:
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
         gpu = self.base.cuda and self.cuda != "off"
         nvcc = [str(toolchain.compiler(self.base) or "")] if gpu else []
-        nvcc += device.at_hand() if gpu and any(map(self.series.replaces, state)) else ()
+        nvcc += device.at_hand() if gpu and self.series.of_kind(state, Rewrite) else ()
         chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
         around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
         return digest(*parts, repr(chosen + around).encode())

@@ -39,6 +39,7 @@ from fork.series import Commit, Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, unread
+from fork.weave.kinds import Fragment, New, Rewrite
 
 # Scripts that run with the base's Python.
 GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
@@ -54,32 +55,31 @@ def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
     """The files of a state that are compiled beside PyTorch's: headers, and sources that hold code."""
     return {
         path: file
-        for path, file in state.items()
-        if path.startswith(LIBRARIES) and path.endswith((*SOURCES, ".cu", ".h")) and not series.replaces(path)
+        for path, file in series.of_kind(state, New, Fragment).items()
+        if path.startswith(LIBRARIES) and path.endswith((*SOURCES, ".cu", ".h"))
         if path.endswith(".h") or has_code(file.read_text())
     }
 
 
 def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
     """The fragments that add to a function of PyTorch's, whose machine code alone a wheel has."""
-    fragments = {path: file.read_text() for path, file in state.items() if path.startswith(LIBRARIES)}
     return [
         path
-        for path, text in fragments.items()
-        if path.endswith((".cpp", ".cu")) and path in series.anchors
-        for name, piece in unread(text)
-        if has_code(piece) and all(place.relation != "replaces" for place in series.anchors[path].places[name])
+        for path, file in state.items()
+        if isinstance(kind := series.kind(path), Fragment)
+        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu"))
+        for name, piece in unread(file.read_text())
+        if has_code(piece) and not any(place.replaces for place in kind.places[name])
     ]
 
 
 def refuse_unbuildable(series: Series, commit: Commit) -> None:
     """Raises where a state has nothing for a wheel; needs no base."""
     state = series.state(commit)
-    if not any(series.replaces(path) or path.startswith(folder) for path in state for folder, _ in WHEEL_FOLDERS):
+    if not (series.of_kind(state, Rewrite) or any(path.startswith(f) for path in state for f, _ in WHEEL_FOLDERS)):
         raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
-    for path, file in state.items():
-        fragment = path.endswith(HEADERS) and path in series.anchors and not series.replaces(path)
-        if fragment and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
+    for path, file in series.of_kind(state, Fragment).items():
+        if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
             raise ForkError(
                 f"{path} adds entries to {found[1]}, and whoever uses that list has to be compiled: "
                 "build the branch from a checkout, by --checkout"
@@ -169,7 +169,7 @@ def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
     tree.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
 
-    woven = write_woven(fork.base, fork.series.anchors, state, stage, fork.home / "work")
+    woven = write_woven(fork.base, fork.series, state, stage, fork.home / "work")
     clock.step("weave", f"{len(woven)} files")
     for path in inside_functions(fork.series, state):
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
@@ -177,9 +177,9 @@ def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
 
 
 def _plan(fork: Fork, stage: Path) -> None:
-    clock, anchors = Clock(), fork.series.anchors
+    clock = Clock()
     for path in fork.series.state(fork.commit):
-        print(f"{'changed' if path in anchors else 'new':8} {path}", flush=True)
+        print(f"{'new' if isinstance(fork.series.kind(path), New) else 'changed':8} {path}", flush=True)
     begun = _begin(fork, stage, clock)
     if begun.compiles:
         _tell(_job(fork, stage, begun, clock, planned=True), begun.chosen)
@@ -234,8 +234,8 @@ def _make(fork: Fork, stage: Path) -> None:
 
 def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
     """Whether a state has code that nvcc compiles, or kernels of its own for the GPU."""
-    listed = {path: file for path, file in state.items() if path == NATIVE_FUNCTIONS and not series.replaces(path)}
-    return any(p.endswith((".cu", ".cuh")) for p in state) or any("CUDA" in f.read_text() for f in listed.values())
+    native = series.of_kind(state, New, Fragment).get(NATIVE_FUNCTIONS)
+    return any(path.endswith((".cu", ".cuh")) for path in state) or bool(native and "CUDA" in native.read_text())
 
 
 def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
@@ -278,7 +278,7 @@ def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str
     behind = submodules.behind(base, checkout, work, brought) if checkout else brought
     places = {path: str(fork.series.written_at(path) or file) for path, file in sources.items()}
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
-    fragments = frozenset(path for path in sources if path in fork.series.anchors)
+    fragments = frozenset(fork.series.of_kind(sources, Fragment))
     names = Names(places | headers, replaced.kernels, fragments)
     capabilities = toolchain.instruction_sets(base.torch, platform.machine())
     flags = Flags(base, work, capabilities, includes, behind, device)
@@ -299,16 +299,17 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
 
 def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:
     """A list with the entries that the state adds for operators that it adds."""
-    return added_entries(fork, path, state[path]) if fork.series.replaces(path) and path in state else state.get(path)
+    file = state.get(path)
+    return added_entries(fork, path, file) if file and isinstance(fork.series.kind(path), Rewrite) else file
 
 
 def _served(fork: Fork, native: Path) -> Path:
     """The list of operators without what this base lacks."""
-    text, anchor = native.read_text(), fork.series.anchors[NATIVE_FUNCTIONS]
-    served = anchor.served(text, fork.base.read(NATIVE_FUNCTIONS) or "")
-    if served == text:
+    kind = fork.series.kind(NATIVE_FUNCTIONS)
+    if not isinstance(kind, Fragment) or not kind.newer:
         return native
-    lost = " and ".join(word for word in anchor.newer if word not in served)
+    served = kind.served(native.read_text(), fork.base.read(NATIVE_FUNCTIONS) or "")
+    lost = " and ".join(word for word in kind.newer if word not in served)
     print(f"note     torch {fork.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
     tree.write(fork.home / "work/served", native.name, served)
     return fork.home / "work/served" / native.name

@@ -11,6 +11,7 @@ from fork.engine.wheel.base import Base
 from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave
+from fork.weave.kinds import New
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,16 @@ def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
     place = series.commits.index(commit)
     earlier = series.state(series.commits[place - 1]).get(path) if place else None
     now = series.state(commit).get(path)
-    anchor = series.anchors.get(path)
-    shipped = base.read(path) if anchor else None
-    where = series.where(commit, path)
-    if anchor and shipped is None:
+    kind = series.kind(path)
+    shipped = None if isinstance(kind, New) else base.read(path)
+    where, whole = series.where(commit, path), isinstance(kind, New) or shipped is not None
+    if not whole:
         where += "; torch's wheel has no such file, so only the added lines are shown"
 
     def side(file: Path | None) -> str:
         if file is None:
             return shipped or ""
         text = file.read_text()
-        return weave(path, shipped, text, anchor) if anchor and shipped is not None else text
+        return text if isinstance(kind, New) or shipped is None else weave(path, shipped, text, kind)
 
-    return Change(path, series.mark(commit, path), where, side(earlier), side(now), not anchor or shipped is not None)
+    return Change(path, series.mark(commit, path), where, side(earlier), side(now), whole)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.weave import weave
-from fork.weave.anchors import Anchor, Place
+from fork.weave.kinds import Fragment, Place
 
 QUIET_GIT = {
     **os.environ,
@@ -24,13 +24,13 @@ QUIET_GIT = {
 }
 
 
-def anchor(formerly: str | None = None, **places: str | tuple[str, ...]) -> Anchor:
+def anchor(formerly: str | None = None, **places: str | tuple[str, ...]) -> Fragment:
     """`anchor(file="after x")`; a name that is not an identifier goes in by `**{"a b": "last"}`."""
     spots = {
         container: tuple(map(place, [words] if isinstance(words, str) else words))
         for container, words in places.items()
     }
-    return Anchor(spots, formerly)
+    return Fragment(spots, formerly)
 
 
 def place(words: str) -> Place:
@@ -43,7 +43,7 @@ def diff(before: str, after: str, context: int = 1) -> str:
     return "\n".join(line.rstrip() for line in list(lines)[2:]) + "\n"
 
 
-def woven(path: str, base: str, fragment: str, where: Anchor) -> str:
+def woven(path: str, base: str, fragment: str, where: Fragment) -> str:
     """What weaving changes in the base, as a diff."""
     return diff(base, weave(path, base, fragment, where))
 

@@ -254,7 +254,7 @@ def test_what_was_woven_is_remembered_until_a_part_of_it_changes(tmp_path: Path)
 
     def woven(stage: str) -> str:
         series = Series.load(root)
-        write_woven(base, series.anchors, series.state(series.find()), tmp_path / stage, tmp_path / "work")
+        write_woven(base, series, series.state(series.find()), tmp_path / stage, tmp_path / "work")
         return (tmp_path / stage / "torch/overrides.py").read_text()
 
     first = woven("first")

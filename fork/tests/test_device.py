@@ -26,7 +26,7 @@ from fork.series import Commit, Series
 from fork.tests.helpers import QUIET_GIT, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave.anchors import Anchor, Place
+from fork.weave.kinds import Fragment, Rewrite
 
 LISTS = """\
 core = ["torch/csrc/One.cpp", "aten/src/ATen/cuda/Two.cpp"]
@@ -141,7 +141,7 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 ) -> None:
     """A list of PyTorch's that the branch changes names kernels of its own for the GPU in any case."""
     write(tmp_path, {path: text})
-    anchor = Anchor({"file": (Place("replaces", "0"),)}) if replaces else Anchor({})
+    anchor = Rewrite("0") if replaces else Fragment({})
     series = Series(tmp_path, (), {path: anchor})
     assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
 
@@ -149,7 +149,7 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = {path: tmp_path / path for path in ("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h")}
     write(tmp_path, dict.fromkeys(state, "// changed\n"))
-    series = Series(tmp_path, (), {path: Anchor({"file": (Place("replaces", "0"),)}) for path in state})
+    series = Series(tmp_path, (), {path: Rewrite("0") for path in state})
     fork = Fork(series, Commit("one", "One", "1", ()), base(tmp_path), "off", tmp_path)
     assert replace_sources(fork, tmp_path, state, None, "off, as asked") == Replaced()
     said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in state)

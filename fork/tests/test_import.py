@@ -25,6 +25,7 @@ from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
+from fork.weave.kinds import Fragment
 
 MORE = {
     "aten/src/ATen/native/Ops.cpp": """\
@@ -209,7 +210,8 @@ def test_a_changed_line_of_python_is_a_piece_that_replaces_it(tree: Path) -> Non
     commit(tree, edited(tree, "torch/_ops.py", "    first()\n", ""), "Drop the first")
     folder = imported(tree)
     same_again(tree, folder)
-    assert Series.load(folder).anchors["torch/_ops.py"].places["piece 1"][0].relation == "replaces"
+    fragment = Series.load(folder).anchors["torch/_ops.py"]
+    assert isinstance(fragment, Fragment) and fragment.places["piece 1"][0].replaces
 
 
 def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, capsys: CaptureFixture[str]) -> None:

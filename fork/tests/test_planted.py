@@ -16,6 +16,7 @@ from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
 from fork.tests.test_replace import FOLDER, Small
 from fork.tests.tiny import UPSTREAM
+from fork.weave.kinds import Rewrite
 
 pytestmark = pytest.mark.xdist_group("planted")
 
@@ -226,5 +227,5 @@ def test_a_plant_reads_as_a_file_of_its_own(tmp_path: Path) -> None:
         checkout = Checkout.open(tree)
         begun = branch.start(checkout, None)
         writing = transcribe.stack_files(checkout, begun, branch.states(checkout, begun), {}, {}, whole=True)
-        assert writing.anchors[path].whole and writing.files[path] == texts[path].replace(before, after)
+        assert isinstance(writing.anchors[path], Rewrite) and writing.files[path] == texts[path].replace(before, after)
         git(tree, "checkout", "--quiet", "--force", "main")

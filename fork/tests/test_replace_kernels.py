@@ -18,6 +18,7 @@ from fork.series import Series
 from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave.kinds import Rewrite
 
 LIST = """\
 - func: plain(Tensor a) -> Tensor
@@ -192,7 +193,7 @@ def test_a_branch_with_other_kernels_is_a_stack(
         write(tree, {NATIVE_FUNCTIONS: text})
         git(tree, "commit", "--quiet", "--all", f"--message={title}")
     series = stack(tree, tmp_path / "root")
-    assert series.replaces(NATIVE_FUNCTIONS)
+    assert isinstance(series.kind(NATIVE_FUNCTIONS), Rewrite)
     assert [operators(series, commit) for commit in series.commits] == [["twice"], ["half", "twice"]]
     assert main(["import", str(tree), str(tmp_path / "out")]) == 1
     assert "changes or removes `CPU, CUDA: half_cpu`, compiled into" in capsys.readouterr().err

@@ -3,8 +3,8 @@
 from pytest import mark
 
 from fork.weave import weave
-from fork.weave.anchors import Anchor, Place
 from fork.weave.cpp_inverse import has_code, unread
+from fork.weave.kinds import Fragment, Place
 from fork.weave.unweave import reasons, unweave
 
 PYTHON = """\
@@ -235,7 +235,7 @@ def test_a_label_of_a_switch_is_for_no_compiler_alone() -> None:
 
 
 def test_a_place_found_twice_leaves_it_to_the_next() -> None:
-    twice = Anchor({"a": (Place("after", '"One.cpp",'), Place("before", '"Two.cpp",'))})
+    twice = Fragment({"a": (Place("after", '"One.cpp",'), Place("before", '"Two.cpp",'))})
     base = 'a = [\n    "One.cpp",\n    "One.cpp",\n    "Two.cpp",\n]\n'
     assert '"One.cpp",\n    "New.cpp",\n    "Two.cpp"' in weave("x.bzl", base, 'a = [\n    "New.cpp",\n]\n', twice)
 

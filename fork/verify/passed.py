@@ -16,6 +16,7 @@ from fork.engine.wheel import tree
 from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave.kinds import New
 
 # Settings by which the same program computes in another way.
 SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_")
@@ -60,6 +61,7 @@ def built(site: Path, base: Base, state: Mapping[str, Path]) -> bytes:
 
 
 def contents(files: Mapping[str, Path]) -> bytes:
+    """One name for all these files, as of a state."""
     return digest(
         *(part for name, file in sorted(files.items()) for part in (name.encode(), file.read_bytes()))
     ).encode()
@@ -67,12 +69,11 @@ def contents(files: Mapping[str, Path]) -> bytes:
 
 def beside(series: Series, state: Mapping[str, Path], text: str) -> dict[str, Path]:
     """The files of a state that a test, which runs in a folder with all that are new, names."""
-    new = {path: file for path, file in state.items() if path not in series.anchors}
 
     def named(path: Path) -> bool:
         return _names(text, [path.name, f"{path.stem} import", f"import {path.stem}"])
 
-    return {path: file for path, file in new.items() if named(Path(path))}
+    return {path: file for path, file in series.of_kind(state, New).items() if named(Path(path))}
 
 
 def calls(series: Series, state: Mapping[str, Path], text: str) -> bool:

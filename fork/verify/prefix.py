@@ -26,6 +26,7 @@ from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import passed as passing
 from fork.verify.passed import Passed
+from fork.weave.kinds import New
 
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
 # What the tests of an operator run with.
@@ -76,7 +77,7 @@ def results(series: Series, folder: Path, commit: Commit) -> Result | None:
     if not file.is_file():
         return None
     data = json.loads(file.read_text())
-    if data.get("files") != _content(series, commit):
+    if data.get("files") != passing.contents(series.state(commit)).decode():
         return None
     return Result(data["commit"], data["torch"], tuple(Run(**run) for run in data["runs"]))
 
@@ -109,7 +110,7 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
             if runs[-1].passed:
                 passed.add(test.reads, commit.name, runs[-1].said)
         result = Result(commit.name, base.version, tuple(runs))
-        record = json.dumps(asdict(result) | {"files": _content(series, commit)}, indent=1)
+        record = json.dumps(asdict(result) | {"files": passing.contents(state).decode()}, indent=1)
         tree.write(folder / "check", f"{commit.name}.json", record)
         return result
 
@@ -120,12 +121,10 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
     pytest = [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
     machine, built = passing.machine(base), passing.built(site, base, state) if site else b""
     shutil.rmtree(here, ignore_errors=True)
-    for path, file in state.items():
-        if path not in series.anchors:
-            tree.write(here, path, file.read_bytes())
-    for path, file in state.items():
-        if path in series.anchors:
-            continue
+    new = series.of_kind(state, New)
+    for path, file in new.items():
+        tree.write(here, path, file.read_bytes())
+    for path, file in new.items():
         text, words = file.read_text(), [*pytest, path]
         if path.endswith(".md"):
             text = "\n".join(PYTHON_BLOCK.findall(text))
@@ -149,13 +148,6 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
 def tests_folder(series: Series) -> Path:
     """Where `operator_tests` is: in the stack's own folder, else with the tool, whose suites serve any operator."""
     return next((f for f in (series.root, BROUGHT) if (f / str(series.operator_tests)).is_file()), series.root)
-
-
-def _content(series: Series, commit: Commit) -> str:
-    """One name for all files of a state."""
-    return digest(
-        *(part for path, file in sorted(series.state(commit).items()) for part in (path.encode(), file.read_bytes()))
-    )
 
 
 def _run(name: str, words: list[str], cwd: Path, variables: dict[str, str]) -> Run:

@@ -12,7 +12,8 @@ import yaml
 from fork.checkout.message import PART
 from fork.engine.wheel.base import Base
 from fork.series import Series
-from fork.weave import pieces, weave_state
+from fork.weave import base_path, pieces, weave_state
+from fork.weave.kinds import Fragment, New, Rewrite
 
 SECTIONS = ("why", "how to review", "test plan")
 STACK = "Stack (oldest at bottom):"
@@ -123,8 +124,8 @@ def options(series: Series) -> Iterator[str]:
 
 
 def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
-    states = (series.state(commit).items() for commit in series.commits)
-    theirs = {file for state in states for path, file in state if series.replaces(path)}  # PyTorch's own words
+    states = (series.state(commit) for commit in series.commits)
+    theirs = {file for state in states for file in series.of_kind(state, Rewrite).values()}  # PyTorch's own words
     files = {*series.files(), *map(series.description_file, series.outline())} - theirs
     for file in sorted(filter(Path.is_file, files)):
         lines = file.read_text().splitlines()
@@ -153,27 +154,26 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
     seen: set[str] = set()
     used: set[tuple[str, str]] = set()
     for commit in series.commits:
-        state = {
-            path: file
-            for path, file in series.state(commit).items()
-            # A build brings what the branch changes in PyTorch's own C++ and lists to the release, or refuses it.
-            if path not in series.anchors or (read(path) is not None and not series.replaces(path))
-        }
+        held = series.state(commit)
+        # A build brings what the branch changes in PyTorch's own C++ and lists to the release, or refuses it.
+        woven = {path: file for path, file in series.of_kind(held, Fragment).items() if read(path) is not None}
+        state = series.of_kind(held, New) | woven
         for problem in weave_state(state, series.anchors, read, used)[1]:
             if problem not in seen:
                 yield problem
             seen.add(problem)
-    for path in sorted({path for path, _ in used}):
-        for container in series.anchors[path].places:
-            if (path, container) not in used:
-                yield f"{path}: no fragment uses the anchor {container!r}"
+    for path, kind in sorted(series.anchors.items()):
+        if isinstance(kind, Fragment) and path in {path for path, _ in used}:
+            for container in kind.places:
+                if (path, container) not in used:
+                    yield f"{path}: no fragment uses the anchor {container!r}"
 
 
 def absent(series: Series, base: Base) -> Iterator[str]:
     """Every fragment of a kind that the base ships has its file there; a misspelt path would go nowhere."""
-    for path, anchor in series.anchors.items():
-        known = base.wheel_path(path) or (anchor.formerly and base.wheel_path(anchor.formerly))
-        if base.new_path(path) and not known and not anchor.whole:
+    for path, kind in series.anchors.items():
+        known = base.wheel_path(base_path(path, kind, base.read))
+        if isinstance(kind, Fragment) and base.new_path(path) and not known:
             yield f"{path}: the base has no such file"
 
 

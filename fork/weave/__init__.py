@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fork.digest import digest
 from fork.errors import ForkError
 from fork.weave import cpp, lines, pieces, python, yamls
-from fork.weave.anchors import Anchor, Place
 from fork.weave.edit import Edit
+from fork.weave.kinds import Fragment, Kind, New, Place, Rewrite
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
     ".yaml": yamls.weave,
@@ -18,15 +19,15 @@ WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
 }
 
 
-def weave(path: str, base: str, fragment: str, anchor: Anchor) -> str:
+def weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> str:
     """The base with the fragment's pieces at their anchors, and not another byte changed."""
-    edit = _weave(path, base, fragment, anchor)
+    edit = _weave(path, base, text, kind)
     refuse(edit.problems)
     return edit.result()
 
 
 def weave_all(
-    state: Mapping[str, Path], anchors: Mapping[str, Anchor], read: Callable[[str], str | None]
+    state: Mapping[str, Path], anchors: Mapping[str, Fragment | Rewrite], read: Callable[[str], str | None]
 ) -> dict[str, str]:
     """The text of every file of a state (`Series.state`), by its path in this base.
 
@@ -40,7 +41,7 @@ def weave_all(
 
 def weave_state(
     state: Mapping[str, Path],
-    anchors: Mapping[str, Anchor],
+    anchors: Mapping[str, Fragment | Rewrite],
     read: Callable[[str], str | None],
     used: set[tuple[str, str]] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
@@ -51,20 +52,20 @@ def weave_state(
     woven: dict[str, str] = {}
     problems: list[str] = []
     for path, file in state.items():
-        content, anchor = file.read_text(), anchors.get(path)
-        if anchor is None:
+        content, kind = file.read_text(), anchors.get(path, New())
+        if isinstance(kind, New):
             if read(path) is not None:
                 problems.append(f"{path}: a new file of the stack, and the base has one already")
             woven[path] = content
             continue
-        here = base_path(path, anchor, read)
+        here = base_path(path, kind, read)
         base = read(here)
         if base is None:
             problems.append(f"{path}: the base has no such file")
             continue
-        if here != path and here.endswith(".rst"):
-            content, anchor = lines.in_rst(content), _in_rst(anchor)
-        edit = _weave(here, base, content, anchor)
+        if isinstance(kind, Fragment) and here != path and here.endswith(".rst"):
+            content, kind = lines.in_rst(content), _in_rst(kind)
+        edit = _weave(here, base, content, kind)
         woven[here] = edit.result()
         problems += edit.problems
         if used is not None:
@@ -72,35 +73,33 @@ def weave_state(
     return woven, problems
 
 
-def base_path(path: str, anchor: Anchor, read: Callable[[str], str | None]) -> str:
-    """The path that the base has a file at: the anchor's `formerly` where it is older."""
-    if anchor.formerly and read(path) is None and read(anchor.formerly) is not None:
-        return anchor.formerly
-    return path
+def base_path(path: str, kind: Kind, read: Callable[[str], str | None]) -> str:
+    """The path that the base has a file at: a fragment's `formerly` where it is older."""
+    formerly = kind.formerly if isinstance(kind, Fragment) else None
+    return formerly if formerly and read(path) is None and read(formerly) is not None else path
 
 
-def _weave(path: str, base: str, fragment: str, anchor: Anchor) -> Edit:
-    edit = Edit(path, base, anchor)
-    fragment = anchor.served(fragment, base)
-    if anchor.whole:
-        if digest(base.encode()) != anchor.whole:
+def _weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> Edit:
+    if isinstance(kind, Rewrite):
+        edit = Edit(path, base, {})
+        if digest(base.encode()) != kind.digest:
             edit.problem("the branch changes lines of it, and the base has another text than where the branch began")
-        edit.replace(0, len(base), fragment)
-        edit.used.add("file")
+        edit.replace(0, len(base), text)
         return edit
-    weaver = pieces.weave if pieces.MARK.search(fragment) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
-    weaver(edit, fragment)
+    edit, text = Edit(path, base, kind.places), kind.served(text, base)
+    weaver = pieces.weave if pieces.MARK.search(text) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
+    weaver(edit, text)
     if not edit.insertions and not edit.problems:
         edit.problem("the fragment adds nothing to the base")
     return edit
 
 
-def _in_rst(anchor: Anchor) -> Anchor:
+def _in_rst(fragment: Fragment) -> Fragment:
     places = {
         lines.in_rst(container): tuple(Place(p.relation, lines.in_rst(p.target)) for p in spots)
-        for container, spots in anchor.places.items()
+        for container, spots in fragment.places.items()
     }
-    return Anchor(places, anchor.formerly)
+    return replace(fragment, places=places)
 
 
 def refuse(problems: list[str]) -> None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fork.weave import pieces
-from fork.weave.anchors import Place
 from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, named_blocks
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
+from fork.weave.kinds import Place
 from fork.weave.scan import SCOPE, Scan, Span, code_of, scan
 
 USING = re.compile(

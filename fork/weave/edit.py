@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from fork.weave.anchors import Anchor, Place
+from fork.weave.kinds import Place
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Edit:
 
     path: str
     base: str
-    anchor: Anchor
+    places: Mapping[str, tuple[Place, ...]]
     insertions: list[tuple[int, int, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
@@ -38,16 +38,16 @@ class Edit:
 
     def has(self, container: str) -> bool:
         """Whether a container, or a piece of it, has an anchor."""
-        return any(key == container or key.startswith(f"{container}: ") for key in self.anchor.places)
+        return any(key == container or key.startswith(f"{container}: ") for key in self.places)
 
     def runs(self, container: str, pieces: Sequence[tuple[str, T]]) -> list[tuple[str, list[T]]]:
         """The pieces by the anchor that each one has: neighbours with the same places go there together."""
         runs: list[tuple[str, list[T]]] = []
         for name, piece in pieces:
             key = f"{container}: {name}"
-            key = key if key in self.anchor.places else container
+            key = key if key in self.places else container
             self.used.add(key)
-            if runs and self.anchor.places.get(key) == self.anchor.places.get(runs[-1][0]):
+            if runs and self.places.get(key) == self.places.get(runs[-1][0]):
                 runs[-1][1].append(piece)
             else:
                 runs.append((key, [piece]))
@@ -59,7 +59,7 @@ class Edit:
         `last` names nothing, so it comes with None. A place found more than once,
         or none found at all, is a problem, and the answer is None.
         """
-        places = self.anchor.places.get(container)
+        places = self.places.get(container)
         self.used.add(container)
         if places is None:
             self.problem(f"{container!r} has no anchor")

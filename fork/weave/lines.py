@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.anchors import Place
 from fork.weave.difference import hunks
 from fork.weave.edit import Edit, Spots
+from fork.weave.kinds import Place
 
 UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
 
@@ -27,10 +27,10 @@ class Line:
 def weave(edit: Edit, fragment: str) -> None:
     """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
     ours, theirs = _lines(fragment), _lines(edit.base)
-    if "file" in edit.anchor.places:
+    if "file" in edit.places:
         _insert(edit, "file", theirs, fragment)
         return
-    held = {container: _region(ours, container) for container in edit.anchor.places}
+    held = {container: _region(ours, container) for container in edit.places}
     placed = {line for regions in held.values() for region in regions for line in region}
     lost = [
         line

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fork.weave.anchors import Place
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Edit, Spots
+from fork.weave.kinds import Place
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
 SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", ".cu", ".cuh", ".js", ".ts"), "// {}")}
@@ -34,7 +34,7 @@ def weave(edit: Edit, fragment: str) -> None:
             continue
         place, span = chosen
         start, end = span or (len(edit.base), len(edit.base))
-        if place.relation == "replaces":
+        if place.replaces:
             edit.replace(start, end, piece[2])
         else:
             edit.insert(start if place.relation == "before" else end, piece[2])

@@ -6,9 +6,9 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 
-from fork.weave.anchors import Place
 from fork.weave.difference import hunks
 from fork.weave.edit import Spots, line_start
+from fork.weave.kinds import Place
 from fork.weave.source import (
     Collection,
     Definition,

@@ -11,9 +11,9 @@ import yaml
 from fork.errors import ForkError
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
-from fork.weave.anchors import Anchor, Place
 from fork.weave.difference import hunks
 from fork.weave.edit import Spots
+from fork.weave.kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
 COMPILED = (".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".mm", ".metal")
@@ -28,7 +28,7 @@ INVERSES: Mapping[str, Inverse] = {
 }
 
 
-def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Anchor] | None:
+def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Fragment] | None:
     """A fragment for each state of a file, and one anchor for all; None where only other lines would give them.
 
     First by the structure of the file, then by its lines; whatever is found has been woven back.
@@ -65,7 +65,7 @@ def _by_lines(path: str) -> Inverse:
 def _whole_entries(found: tuple[str, Spots]) -> tuple[str, Spots] | None:
     """A list's fragment is read by PyTorch's generators too, so it has to be a list itself."""
     held = all(_is_list(piece[2]) for piece in pieces.MARK.finditer(found[0]))
-    replaces = any(place.relation == "replaces" for places in found[1].values() for place in places)
+    replaces = any(place.replaces for places in found[1].values() for place in places)
     return found if held and not replaces else None
 
 
@@ -88,20 +88,20 @@ def _merged(found: Sequence[Spots]) -> Spots | None:
     return merged
 
 
-def _proven(path: str, base: str, states: list[tuple[str, str]], spots: Spots) -> Anchor | None:
+def _proven(path: str, base: str, states: list[tuple[str, str]], spots: Spots) -> Fragment | None:
     """The anchor with all places that give every state, byte for byte."""
     fits = []
     for n in (0, -1):
-        anchor = Anchor(_shared({key: (places[n],) for key, places in spots.items()}))
+        anchor = Fragment(_shared({key: (places[n],) for key, places in spots.items()}))
         if all(_gives(path, base, fragment, anchor, state) for fragment, state in states):
             fits.append(n)
     if not fits:
         return None
     chosen = {key: places if len(fits) == 2 else (places[fits[0]],) for key, places in spots.items()}
-    return Anchor(_shared(chosen))
+    return Fragment(_shared(chosen))
 
 
-def _gives(path: str, base: str, fragment: str, anchor: Anchor, state: str) -> bool:
+def _gives(path: str, base: str, fragment: str, anchor: Fragment, state: str) -> bool:
     try:
         return weave(path, base, fragment, anchor) == state
     except ForkError:
@@ -141,7 +141,7 @@ def additions(path: str, base: str, woven: str) -> str:
         if found is None or not found[1]:
             return base
         first = {key: places[:1] for key, places in found[1].items()}
-        return weave(path, base, found[0], Anchor(_shared(first)))
+        return weave(path, base, found[0], Fragment(_shared(first)))
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
     starts = list(accumulate(map(len, old), initial=0))
     added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]

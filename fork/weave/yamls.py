@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
-from fork.weave.anchors import Place
 from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
+from fork.weave.kinds import Place
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
 ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)

@@ -27,6 +27,7 @@ from fork.engine.wheel.tree import write
 from fork.errors import ForkError
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.weave.kinds import Rewrite
 from fork.weave.scan import lines
 from fork.weave.unweave import LISTS
 from fork.weave.yamls import entries
@@ -34,7 +35,7 @@ from fork.weave.yamls import entries
 
 def changed(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
     """The text of each file that the branch has in the place of PyTorch's, but for those with other comments alone."""
-    texts = {path: file.read_text() for path, file in state.items() if series.replaces(path)}
+    texts = {path: file.read_text() for path, file in series.of_kind(state, Rewrite).items()}
     if not texts or series.checkout is None or series.since is None:
         return texts
     checkout = Checkout.open(series.checkout)

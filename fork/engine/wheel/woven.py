@@ -9,22 +9,21 @@ from fork.digest import digest, tool_files
 from fork.engine.wheel import tree
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
+from fork.series import Series
 from fork.weave import weave_all
-from fork.weave.anchors import Anchor
+from fork.weave.kinds import Fragment, Kind, New
 
 
-def write_woven(
-    base: Base, anchors: Mapping[str, Anchor], state: Mapping[str, Path], stage: Path, work: Path
-) -> list[str]:
+def write_woven(base: Base, series: Series, state: Mapping[str, Path], stage: Path, work: Path) -> list[str]:
     """Writes the state's files that a wheel ships into `stage`, and headers into `work` too; returns their paths.
 
     C++ sources are compiled instead, and what a wheel does not ship, such as documentation, is left out.
     """
-    woven = {path: file for path, file in state.items() if path not in anchors or not anchors[path].whole}
-    inside = {path: file for path, file in woven.items() if _has_room(base, anchors, path)}
+    woven = series.of_kind(state, New, Fragment)
+    inside = {path: file for path, file in woven.items() if _has_room(base, series.kind(path), path)}
     base.check({*filter(None, map(base.wheel_path, inside)), *tree.edited_base(base)})
     headers, wanted = work / "headers", set()
-    for path, text in _weave(base, anchors, inside, work / "woven").items():
+    for path, text in _weave(base, series, inside, work / "woven").items():
         shipped = base.wheel_path(path) or base.new_path(path)
         assert shipped is not None
         tree.write(stage, shipped, text)
@@ -39,23 +38,23 @@ def write_woven(
     return list(inside)
 
 
-def _has_room(base: Base, anchors: Mapping[str, Anchor], path: str) -> bool:
-    anchor = anchors.get(path)
-    shipped = base.wheel_path(path) or (base.new_path(path) if anchor is None else None)
-    if shipped is None and anchor is not None and (like := base.nearest(path)):
+def _has_room(base: Base, kind: Kind, path: str) -> bool:
+    new = isinstance(kind, New)
+    shipped = base.wheel_path(path) or (base.new_path(path) if new else None)
+    if shipped is None and not new and (like := base.nearest(path)):
         raise ForkError(f"{path} has an anchor, and torch {base.version} has no such file: did you mean {like}?")
     return shipped is not None and not path.endswith((".cpp", ".cu"))
 
 
-def _weave(base: Base, anchors: Mapping[str, Anchor], state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
+def _weave(base: Base, series: Series, state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
     """The woven text of each path; one that was made before of the same parts is read again, which saves seconds."""
     always = [*(file.read_bytes() for file in tool_files() if "weave" in file.parts), base.record_text.encode()]
     made_of = {
-        path: digest(*always, path.encode(), repr(anchors.get(path)).encode(), file.read_bytes())
+        path: digest(*always, path.encode(), repr(series.kind(path)).encode(), file.read_bytes())
         for path, file in state.items()
     }
     known = {path: remembered / name for path, name in made_of.items() if (remembered / name).is_file()}
-    fresh = weave_all({path: file for path, file in state.items() if path not in known}, anchors, base.read)
+    fresh = weave_all({path: file for path, file in state.items() if path not in known}, series.anchors, base.read)
     texts = {path: known[path].read_text() if path in known else fresh[path] for path in state}
     for path, text in fresh.items():
         tree.write(remembered, made_of[path], text)

@@ -1,0 +1,93 @@
+"""The kinds of files in a stack: new ones, fragments with their places in PyTorch's files, and rewrites of those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+RELATIONS = ("after", "before", "last", "replaces")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One spot in a container of the base: `after X`, `before X`, `last`, and for marked pieces `replaces X`."""
+
+    relation: str
+    target: str = ""
+
+    @property
+    def replaces(self) -> bool:
+        return self.relation == "replaces"
+
+    def __str__(self) -> str:
+        return f"{self.relation} {self.target}".rstrip()
+
+
+@dataclass(frozen=True)
+class New:
+    """A file that PyTorch does not have."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A file that takes the place of PyTorch's, and the digest of the text that it replaces."""
+
+    digest: str
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """Text that is woven into PyTorch's file, and the anchor of its pieces there.
+
+    `places` maps a container of the base (a namespace, a dict, `file` for the file itself) to
+    the places tried in turn. `container: piece` is the place of one piece whose neighbours are
+    elsewhere in the container. `formerly` is the path that older releases have instead. `newer` are
+    words of the fragment, each one of a list with commas, that go only where the base's file has them too.
+    """
+
+    places: Mapping[str, tuple[Place, ...]]
+    formerly: str | None = None
+    newer: tuple[str, ...] = ()
+
+    def served(self, text: str, base: str) -> str:
+        """The fragment's text without the words that only newer bases have."""
+        for word in self.newer:
+            if not re.search(rf"\b{word}\b", base):
+                text = re.sub(rf", {word}\b|\b{word}, ", "", text)
+        return text
+
+
+Kind = New | Fragment | Rewrite
+
+
+def anchored(rules: Mapping[str, Any]) -> Fragment | Rewrite:
+    """The kind of a file that has these rules below `anchors` in series.yaml."""
+    places = places_of(rules)
+    if (whole := places.get("file", (Place("last"),))[0]).replaces:
+        if len(rules) > 1:
+            raise ValueError(f"`file: {whole}` is about the whole file, so no other anchor can stand beside it")
+        return Rewrite(whole.target)
+    return Fragment(places, rules.get("formerly"), tuple(rules.get("newer", "").split()))
+
+
+def places_of(rules: Mapping[str, Any]) -> dict[str, tuple[Place, ...]]:
+    places: dict[str, tuple[Place, ...]] = {}
+    for container, spots in rules.items():
+        if isinstance(spots, Mapping):
+            places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
+        elif container not in ("formerly", "newer"):
+            places[str(container)] = _places(spots)
+    return places
+
+
+def _places(spots: str | list[str]) -> tuple[Place, ...]:
+    return tuple(map(_place, [spots] if isinstance(spots, str) else spots))
+
+
+def _place(text: str) -> Place:
+    relation, _, target = text.partition(" ")
+    if relation not in RELATIONS or bool(target) != (relation != "last"):
+        raise ValueError(f"{text!r} is not a place: write after X, before X, replaces X or last")
+    return Place(relation, target)
