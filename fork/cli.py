@@ -12,7 +12,7 @@ from fork import __version__
 from fork.arguments import Parser, add_branch_arguments, status
 from fork.commands.combinations import refuse_senseless
 from fork.errors import told_plainly
-from fork.places import PACKAGE, REQUIREMENTS
+from fork.folders import PACKAGE, REQUIREMENTS
 
 COMMANDS = {
     "build": "weave, generate, compile and install a fork on the installed torch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from fork.places import PACKAGE
+from fork.folders import PACKAGE
 
 
 def digest(*parts: bytes) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fork.errors import ForkError
-from fork.places import SERIES
+from fork.folders import SERIES
 from fork.upstream import NATIVE_FUNCTIONS
 
 

@@ -12,7 +12,7 @@ from fork.commands import options
 from fork.engine.fork import Fork
 from fork.engine.pipeline import build, plan
 from fork.errors import ForkError
-from fork.places import OWN, PACKAGE
+from fork.folders import OWN, PACKAGE
 
 STARTUP = PACKAGE / "engine/wheel/startup.py"
 # Python runs the lines of a .pth file at every start.

@@ -13,7 +13,7 @@ from fork.commands.options import begun, build_folder, stack, typed
 from fork.engine.fork import COMMAND
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.places import checkouts
+from fork.folders import checkouts
 from fork.series import Series
 from fork.verify import lint, operator_map, soundness
 from fork.verify.prefix import build_and_test

@@ -17,7 +17,7 @@ from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.places import REQUIREMENTS
+from fork.folders import REQUIREMENTS
 from fork.series import Commit, Series
 from fork.verify.prefix import tests_folder
 

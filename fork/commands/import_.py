@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fork import places
+from fork import folders
 from fork.arguments import add_branch_arguments
 from fork.checkout import branch, transcribe
 from fork.checkout.git import Checkout
@@ -55,7 +55,7 @@ def cached(args: argparse.Namespace) -> Path:
     path: Path = args.checkout.resolve()
     # Builds that go elsewhere leave nothing here.
     build = getattr(args, "build", None)
-    top = build.absolute() / "checkouts" if build else places.checkouts(args.root)
+    top = build.absolute() / "checkouts" if build else folders.checkouts(args.root)
     home = top / f"{path.name}-{digest(str(path).encode())[:6]}"
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / transcribe.KEPT / "unwoven.json"

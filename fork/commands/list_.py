@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fork.engine.kept import Kept, kept
 from fork.errors import ForkError
-from fork.places import checkouts, root
+from fork.folders import checkouts, root
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

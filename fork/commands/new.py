@@ -12,7 +12,7 @@ from pathlib import Path
 from fork import process
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.places import BROUGHT
+from fork.folders import BROUGHT
 
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 

@@ -17,7 +17,7 @@ from fork.engine.pipeline import refuse_names, refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
-from fork.places import REQUIREMENTS, checkouts, meant, root
+from fork.folders import REQUIREMENTS, checkouts, meant, root
 from fork.series import Series
 
 # Of the options before a command, those that a word follows.

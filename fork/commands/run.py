@@ -15,7 +15,7 @@ from fork.engine.fork import COMMAND, Fork, environment, python_folder
 from fork.engine.pipeline import build
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError, NothingToBuild
-from fork.places import checkouts
+from fork.folders import checkouts
 
 # What a shell gives for such a command.
 NOT_EXECUTABLE, NOT_FOUND = 126, 127

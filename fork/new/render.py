@@ -11,9 +11,9 @@ from pathlib import Path
 
 import jinja2
 
+from fork.folders import BROUGHT
 from fork.new import places
 from fork.new.schema import Argument, Operator
-from fork.places import BROUGHT
 
 STYLE = BROUGHT / ".clang-format"
 NATIVE = "aten/src/ATen/native"

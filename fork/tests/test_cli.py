@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
-from fork import places
+from fork import folders
 from fork.cli import COMMANDS, _distribution, main
 from fork.engine.compile import toolchain
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.places import REQUIREMENTS
+from fork.folders import REQUIREMENTS
 from fork.tests.helpers import committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 
@@ -80,11 +80,11 @@ def test_a_folder_of_pytorchs_sources(
 ) -> None:
     """Neither a stack nor named: its branch was probably meant, not the tool's own stack."""
     tree = write(tmp_path / "tree", {**UPSTREAM, "torch/csrc/Module.cpp": ""})
-    monkeypatch.setattr(places, "OWN", stack(tmp_path / "ours") if own else None)
+    monkeypatch.setattr(folders, "OWN", stack(tmp_path / "ours") if own else None)
     monkeypatch.chdir(tree)
     assert main(["build", "--pr", "none"]) == 1
     error = capsys.readouterr().err
-    begin = f"note     this is the stack of {tmp_path}/ours" if own else f"fork: {tree} has no {places.SERIES}"
+    begin = f"note     this is the stack of {tmp_path}/ours" if own else f"fork: {tree} has no {folders.SERIES}"
     way = "to take the branch of this PyTorch, write `--checkout .` before the command"
     assert error.startswith(f"{begin}: {way}\n")
 

@@ -7,7 +7,7 @@ import graphlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from fork.places import PACKAGE
+from fork.folders import PACKAGE
 
 # From the ground up. A module outside of every room is a room of its own; those that are not named lie at the bottom.
 ENGINE = ("wheel", "compile", "fork", "binary", "generate", "replace", "link")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, fixture
 
-from fork import places
+from fork import folders
 from fork.cli import main
 from fork.engine.kept import kept
 from fork.lock import alone
@@ -94,7 +94,7 @@ def test_a_build_that_goes_on_is_not_pulled_away(root: Path) -> None:
 
 def test_where_no_stack_is(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
     """An installed tool keeps the builds of checkouts in a folder of the user's caches."""
-    monkeypatch.setattr(places, "OWN", None)
+    monkeypatch.setattr(folders, "OWN", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()

@@ -14,7 +14,7 @@ from fork.commands import build as command
 from fork.commands import run as running
 from fork.engine import fork as forks
 from fork.engine.fork import Fork
-from fork.places import OWN
+from fork.folders import OWN
 from fork.tests import softclip
 from fork.tests.helpers import write
 

@@ -12,7 +12,7 @@ import yaml
 
 from fork.checkout.operators import operators
 from fork.errors import ForkError
-from fork.places import BROUGHT, OWN
+from fork.folders import BROUGHT, OWN
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 

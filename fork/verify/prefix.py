@@ -20,8 +20,8 @@ from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import tree
 from fork.engine.wheel.base import Base
+from fork.folders import BROUGHT
 from fork.lock import alone
-from fork.places import BROUGHT
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import passed as passing

@@ -16,7 +16,7 @@ from fork import process
 from fork.digest import digest
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
-from fork.places import PACKAGE
+from fork.folders import PACKAGE
 
 # What a build takes from the environment, as CMake does: the compilers and their flags. They are for the fork, not for
 # what runs on it.
