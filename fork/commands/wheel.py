@@ -13,7 +13,7 @@ from fork import process
 from fork.commands import options
 from fork.engine.fork import Fork
 from fork.engine.pipeline import build
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import PACKAGES
 from fork.errors import ForkError
 from fork.lock import alone
@@ -46,7 +46,7 @@ def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
     for package in PACKAGES:
         if (site / package).is_dir():
             shutil.copytree(
-                site / package, content / package, copy_function=tree.link, ignore=shutil.ignore_patterns("__pycache__")
+                site / package, content / package, copy_function=disk.link, ignore=shutil.ignore_patterns("__pycache__")
             )
     info = content / f"torch-{version}.dist-info"
     shutil.copytree(

@@ -30,7 +30,7 @@ from fork.engine.link.link import link_fork
 from fork.engine.link.own import AUTOCAST, Job, units
 from fork.engine.replace.replace import added_entries, changed, generated, replace_sources
 from fork.engine.replace.search import Replaced
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import WHEEL_FOLDERS, Base
 from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, NothingToBuild, told_plainly
@@ -132,8 +132,8 @@ def _replaced(base: Base) -> ForkError:
 
 def _edited(fork: Fork) -> bool:
     """Whether somebody has edited the fork's files in place; says which one and where it stays."""
-    fork.base.check(tree.edited_base(fork.base))
-    edited = sorted(tree.changed_after(fork.site, (fork.site / "fork.json").stat().st_mtime))
+    fork.base.check(disk.edited_base(fork.base))
+    edited = sorted(disk.changed_after(fork.site, (fork.site / "fork.json").stat().st_mtime))
     if edited:
         more = f" and {len(edited) - 1} more" if edited[1:] else ""
         kept = f"and the edited one stays until the build after this: {fork.site.resolve()}"
@@ -166,7 +166,7 @@ def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
         toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
         if fork.cuda == "on" or (fork.base.cuda and _has_device_code(fork.series, state)):
             print(f"cuda     {chosen}", flush=True)
-    tree.copy(fork.base, stage, fork.home / "work/base")
+    disk.copy(fork.base, stage, fork.home / "work/base")
     clock.step("copy", f"{fork.base.site}/torch, as links")
 
     woven = write_woven(fork.base, fork.series, state, stage, fork.home / "work")
@@ -221,10 +221,10 @@ def _make(fork: Fork, stage: Path) -> None:
     if not fork.base.is_current():
         raise _replaced(fork.base)
     if (tolerances := begun.state.get(TOLERANCES)) is not None:
-        tree.write(stage, TOLERANCES, tolerances.read_bytes())
+        disk.write(stage, TOLERANCES, tolerances.read_bytes())
     made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version, "of": fork.of}
-    tree.write(stage, "fork.json", json.dumps(made))
-    tree.date_last(stage / "fork.json", stage)
+    disk.write(stage, "fork.json", json.dumps(made))
+    disk.date_last(stage / "fork.json", stage)
     _try_out(fork, stage, replaced)
     _publish(fork, stage)
     clock.step("install", f"{fork.site}")
@@ -246,8 +246,8 @@ def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = Fa
         (work / log).unlink(missing_ok=True)
     if native := _added(fork, state, NATIVE_FUNCTIONS):
         _generate(fork, stage, native, _added(fork, state, DERIVATIVES), made)
-        tree.install_headers(stage, made)
-        tree.install_stubs(stage, made)
+        disk.install_headers(stage, made)
+        disk.install_stubs(stage, made)
         clock.step("generate", f"{sum(1 for _ in made.rglob('*.*'))} files by PyTorch's own generators")
     else:
         shutil.rmtree(made, ignore_errors=True)
@@ -272,7 +272,7 @@ def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str
     base, work, checkout = fork.base, fork.home / "work", fork.series.checkout
     includes = [*replaced.headers, work / "headers", *generated(work)]
     if AUTOCAST in sources:
-        tree.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
+        disk.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
     device = Device(base, begun.toolkit, begun.chosen)
     brought = device.includes()
     behind = submodules.behind(base, checkout, work, brought) if checkout else brought
@@ -291,7 +291,7 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     if not (count or job.operators or job.replaced.objects or job.replaced.python):
         return  # what the wheel was built without was all, so its libraries stay
     for path, file in link_fork(job).items():
-        tree.write(stage, path, file.read_bytes())
+        disk.write(stage, path, file.read_bytes())
         (stage / path).chmod(0o755)
     own = f"{count} sources of the stack{', and the generated ones' if job.operators else ''}{cache.said(job.work)}"
     clock.step(*(("compile", own) if count or job.operators else ("link", "libtorch.so and torch._C")))
@@ -311,7 +311,7 @@ def _served(fork: Fork, native: Path) -> Path:
     served = kind.served(native.read_text(), fork.base.read(NATIVE_FUNCTIONS) or "")
     lost = " and ".join(word for word in kind.newer if word not in served)
     print(f"note     torch {fork.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
-    tree.write(fork.home / "work/served", native.name, served)
+    disk.write(fork.home / "work/served", native.name, served)
     return fork.home / "work/served" / native.name
 
 
@@ -346,7 +346,7 @@ def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
     bindings = sorted({*fork.base.probe.bindings} - replaced.gone) if replaced.python else []
     found = {"slots": replaced.slots, "jumps": replaced.jumps}
     asked = {"stage": str(stage), "own": own, "bindings": bindings, **found}
-    tree.write(fork.home / "work", "slots.json", json.dumps(asked))
+    disk.write(fork.home / "work", "slots.json", json.dumps(asked))
     failed = "the new fork does not import, so the last good one stays"
     variables = environment(stage, fork.base.python, fork.sanitize)
     if replaced.slots:

@@ -24,7 +24,7 @@ from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.engine.replace.search import Replaced
 from fork.engine.wheel import base as bases
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
@@ -299,8 +299,8 @@ def test_an_anchor_not_found_once_is_one_sentence(
 def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path, path: str) -> None:
     base = bases.installed()
     site = tmp_path / "site"
-    tree.copy(base, site, tmp_path / "store")
-    tree.write(site, path, (site / path).read_text() + "# mine\n")
+    disk.copy(base, site, tmp_path / "store")
+    disk.write(site, path, (site / path).read_text() + "# mine\n")
     fork = replace(fork_of(root), base=replace(base, site=site), build=tmp_path)
     with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed"):
         build(fork)
@@ -322,7 +322,7 @@ def test_a_file_system_that_refuses_is_told_plainly(
 
     kernel.write_text(kernel.read_text() + "// changed\n")
     with monkeypatch.context() as patch:
-        patch.setattr(tree, "copy", refuse)
+        patch.setattr(disk, "copy", refuse)
         with pytest.raises(ForkError, match=sentence):
             build(fork_of(root))
     assert works(root)

@@ -21,7 +21,7 @@ from fork.engine.compile import toolchain
 from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests import halve
@@ -122,7 +122,7 @@ from fork import process
 from fork.cli import main
 from fork.engine.link import link as linking
 from fork.engine import pipeline
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 HOME = Path(sys.argv[1])
 def kill():
     os.killpg(0, signal.SIGKILL)
@@ -254,7 +254,7 @@ def test_the_clock_was_set_back(root: Path, capsys: pytest.CaptureFixture[str]) 
     """Files that were built have times in the future, those of a person have earlier ones."""
     home, tomorrow = fork_of(root).home, time.time() + 86400
     for file in home.rglob("*"):
-        if file.is_file() and not file.is_symlink() and not tree.BINARY.search(file.name) or file.suffix == ".o":
+        if file.is_file() and not file.is_symlink() and not disk.BINARY.search(file.name) or file.suffix == ".o":
             os.utime(file, (tomorrow, tomorrow))
     for made in (home / "work").glob("*.so"):
         os.utime(made, (tomorrow, tomorrow))
@@ -270,7 +270,7 @@ def damaged(root: Path, tmp_path: Path) -> Fork:
     """A fork of a base that a test may damage."""
     base = bases.installed()
     site = tmp_path / "site"
-    tree.copy(base, site, tmp_path / "store")
+    disk.copy(base, site, tmp_path / "store")
     info = shutil.copytree(base.dist_info, site / base.dist_info.name)
     return replace(fork_of(root), base=replace(base, site=site, dist_info=Path(info)), build=tmp_path / "build")
 
@@ -284,12 +284,12 @@ def test_a_base_with_a_broken_file(root: Path, tmp_path: Path) -> None:
     ):
         whole = (fork.base.site / path).read_bytes()
         if change:
-            tree.write(fork.base.site, path, change(whole))
+            disk.write(fork.base.site, path, change(whole))
         else:
             (fork.base.site / path).unlink()
         with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
             build(fork)
-        tree.write(fork.base.site, path, whole)
+        disk.write(fork.base.site, path, whole)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from fork.digest import digest
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.upstream import NATIVE_FUNCTIONS
@@ -35,7 +35,7 @@ class Passed:
 
     def add(self, read: str, commit: str, said: str) -> None:
         self.known[read] = {"commit": commit, "said": said}
-        tree.write(self.file.parent, self.file.name, json.dumps(self.known, indent=1))
+        disk.write(self.file.parent, self.file.name, json.dumps(self.known, indent=1))
 
 
 def machine(base: Base) -> bytes:

@@ -18,7 +18,7 @@ from fork.digest import digest
 from fork.engine.fork import Fork, environment, python_folder
 from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.folders import BROUGHT
 from fork.lock import alone
@@ -111,7 +111,7 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
                 passed.add(test.reads, commit.name, runs[-1].said)
         result = Result(commit.name, base.version, tuple(runs))
         record = json.dumps(asdict(result) | {"files": passing.contents(state).decode()}, indent=1)
-        tree.write(folder / "check", f"{commit.name}.json", record)
+        disk.write(folder / "check", f"{commit.name}.json", record)
         return result
 
 
@@ -123,7 +123,7 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
     shutil.rmtree(here, ignore_errors=True)
     new = series.of_kind(state, New)
     for path, file in new.items():
-        tree.write(here, path, file.read_bytes())
+        disk.write(here, path, file.read_bytes())
     for path, file in new.items():
         text, words = file.read_text(), [*pytest, path]
         if path.endswith(".md"):

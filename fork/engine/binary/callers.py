@@ -12,7 +12,7 @@ from pathlib import Path
 from fork import process
 from fork.digest import digest
 from fork.engine.compile import toolchain
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 
@@ -151,7 +151,7 @@ class Libraries:
         if fresh:
             if not self._program.is_file():
                 self._make_program()
-            tree.write(self.work, "references.asked", "\n".join([*fresh, ""]))
+            disk.write(self.work, "references.asked", "\n".join([*fresh, ""]))
             said = process.run(
                 ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', self._program, *self._paths],
                 "the base's libraries cannot be read",
@@ -162,7 +162,7 @@ class Libraries:
                 name = row[1] if row[0] in OF_A_NAME else "*"
                 own.get(name, own.get(f"?{name}", [])).append(row)
             self._answers |= own
-            tree.write(self.work, self._kept.name, json.dumps(self._answers))
+            disk.write(self.work, self._kept.name, json.dumps(self._answers))
         return [row for name in names for row in self._answers[name]]
 
     def _make_program(self) -> None:

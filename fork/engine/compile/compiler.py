@@ -21,7 +21,7 @@ from fork.engine.compile import cache, toolchain
 from fork.engine.compile.device import SUFFIX
 from fork.engine.compile.diagnostics import Names, Said, errors
 from fork.engine.compile.flags import KERNELS, Flags
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.errors import ForkError
 from fork.weave.scan import lines
 
@@ -172,7 +172,7 @@ class Compiler:
     def preprocessed(self, unit: Unit) -> str:
         """What the compiler reads of a text behind its directives; nothing where it cannot read it."""
         folder = self.work / f"read-{self._key(unit)}"
-        tree.write(folder, "read.cpp", unit.text)
+        disk.write(folder, "read.cpp", unit.text)
         done = process.attempt([*self._command(unit), "-E", "-P", str(folder / "read.cpp")])
         shutil.rmtree(folder)
         return "" if done.returncode else done.stdout
@@ -187,7 +187,7 @@ class Compiler:
 
     def _compile(self, unit: Unit, group: process.Together) -> Path | None:
         begun, key = time.monotonic(), self._key(unit)
-        tree.write(self.work, unit.place, unit.text)
+        disk.write(self.work, unit.place, unit.text)
         part, needs, made = (self.work / f"objects/{key}.{kind}" for kind in ("part.o", "d", "o"))
         made.parent.mkdir(exist_ok=True)
         command = [*cache.launcher(unit.path.endswith(SUFFIX)), *self._command(unit)]
@@ -206,7 +206,7 @@ class Compiler:
             "inputs": {name: _digest(name) for name in sorted(names)},
         }
         made.unlink(missing_ok=True)  # it is never beside what another was made of
-        tree.write(self.work, f"objects/{key}.json", json.dumps(about))
+        disk.write(self.work, f"objects/{key}.json", json.dumps(about))
         part.replace(made)
         needs.unlink()
         return made

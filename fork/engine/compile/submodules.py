@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from fork import process
 from fork.checkout.git import Checkout
 from fork.engine.wheel.base import Base
-from fork.engine.wheel.tree import write
+from fork.engine.wheel.disk import write
 
 # Where headers lie that are not in `third_party/NAME/include`.
 FOLDERS = (

@@ -11,7 +11,7 @@ from fork import process
 from fork.digest import digest, tool_files
 from fork.engine.generate.rejection import rejection
 from fork.engine.wheel.base import Base
-from fork.engine.wheel.tree import write
+from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 
 

@@ -15,7 +15,7 @@ from fork.engine.compile.device import STAYS
 from fork.engine.generate import generators
 from fork.engine.generate.nodes import changed_list, operator
 from fork.engine.wheel.base import Base
-from fork.engine.wheel.tree import install_headers, write
+from fork.engine.wheel.disk import install_headers, write
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import LOADER, NATIVE_FUNCTIONS
 from fork.weave import yamls

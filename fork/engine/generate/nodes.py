@@ -13,7 +13,7 @@ from fork.engine.binary.callers import Caller
 from fork.engine.binary.objects import HOLDER, readable
 from fork.engine.generate import generators
 from fork.engine.wheel.base import Base
-from fork.engine.wheel.tree import write
+from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls

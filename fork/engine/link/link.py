@@ -14,7 +14,7 @@ from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
 from fork.engine.link.own import Job, units
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.errors import ForkError
 
 TORCH = "torch/lib/libtorch.so"
@@ -94,7 +94,7 @@ def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
     known.unlink(missing_ok=True)
     done = process.attempt(command, cwd=job.work)
     if done.returncode == 0:
-        return tree.write(known.parent, known.name, about)
+        return disk.write(known.parent, known.name, about)
     with (job.work / LOG).open("a") as log:
         log.write(f"{shlex.join(command)}\n{done.stderr}\n")
     said = errors(done.stderr, job.compiler.names, job.work)

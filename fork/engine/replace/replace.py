@@ -23,7 +23,7 @@ from fork.engine.generate.kernels import kernels_of
 from fork.engine.generate.nodes import HEADER, STRUCT, Nodes, changed_list
 from fork.engine.replace.search import Replaced, Replacement
 from fork.engine.wheel.base import Base
-from fork.engine.wheel.tree import write
+from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.digest import digest, tool_files
-from fork.engine.wheel import tree
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.series import Series
@@ -21,17 +21,17 @@ def write_woven(base: Base, series: Series, state: Mapping[str, Path], stage: Pa
     """
     woven = series.of_kind(state, New, Fragment)
     inside = {path: file for path, file in woven.items() if _has_room(base, series.kind(path), path)}
-    base.check({*filter(None, map(base.wheel_path, inside)), *tree.edited_base(base)})
+    base.check({*filter(None, map(base.wheel_path, inside)), *disk.edited_base(base)})
     headers, wanted = work / "headers", set()
     for path, text in _weave(base, series, inside, work / "woven").items():
         shipped = base.wheel_path(path) or base.new_path(path)
         assert shipped is not None
-        tree.write(stage, shipped, text)
+        disk.write(stage, shipped, text)
         if "torch/include/" in shipped:
             header = headers / shipped.removeprefix("torch/include/")
             wanted.add(header)
             if not header.is_file() or header.read_text() != text:
-                tree.write(header.parent, header.name, text)
+                disk.write(header.parent, header.name, text)
     for header in headers.rglob("*.*"):
         if header not in wanted:
             header.unlink()
@@ -57,7 +57,7 @@ def _weave(base: Base, series: Series, state: Mapping[str, Path], remembered: Pa
     fresh = weave_all({path: file for path, file in state.items() if path not in known}, series.anchors, base.read)
     texts = {path: known[path].read_text() if path in known else fresh[path] for path in state}
     for path, text in fresh.items():
-        tree.write(remembered, made_of[path], text)
+        disk.write(remembered, made_of[path], text)
     for file in remembered.glob("*"):
         if file.name not in made_of.values():
             file.unlink()
