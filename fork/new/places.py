@@ -79,7 +79,7 @@ def anchors(
 
 def entries(read: Read) -> set[str]:
     """The names of all operators that the base has."""
-    return {entry.partition(".")[0] for entry in yamls.ENTRY.findall(read(NATIVE_FUNCTIONS) or "")}
+    return {entry.partition(".")[0] for entry in yamls.names(read(NATIVE_FUNCTIONS) or "")}
 
 
 def free_title(title: str, torch: Path) -> str:
@@ -140,8 +140,8 @@ def _decompositions(text: str) -> list[str]:
 
 # Path -> container -> what the names there begin with, and how to find them.
 NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, Names]]] = {
-    NATIVE_FUNCTIONS: {"file": ("", yamls.ENTRY.findall)},
-    "tools/autograd/derivatives.yaml": {"file": ("", yamls.ENTRY.findall)},
+    NATIVE_FUNCTIONS: {"file": ("", yamls.names)},
+    "tools/autograd/derivatives.yaml": {"file": ("", yamls.names)},
     "torch/overrides.py": {
         "get_testing_overrides.ret": ("torch.", _collection("get_testing_overrides", "ret")),
     },

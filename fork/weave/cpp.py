@@ -8,6 +8,7 @@ own, and stay behind.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -62,13 +63,12 @@ def _blocks(code: str, start: int, end: int) -> list[Block]:
     return blocks
 
 
-def _all_blocks(code: str, start: int, end: int) -> list[Block]:
-    outer = _blocks(code, start, end)
-    return outer + [inner for b in outer for inner in _all_blocks(code, b.open, b.close)]
-
-
 def named_blocks(code: str) -> list[Block]:
-    return _all_blocks(code, 0, len(code))
+    """The containers of a text, those inside of others too, the outer ones first."""
+    found = _blocks(code, 0, len(code))
+    for block in found:
+        found += _blocks(code, block.open, block.close)
+    return found
 
 
 def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
@@ -82,7 +82,7 @@ def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
         if not edit.has(block.head) and _blocks(code, block.open, block.close):
             _scope(edit, base, fragment, block.open, block.close)
             continue
-        twins = [b for b in _all_blocks(base, 0, len(base)) if b.head == block.head]
+        twins = [b for b in named_blocks(base) if b.head == block.head]
         if len(twins) != 1:
             edit.problem(f"container {block.head!r} found {len(twins)} times")
             continue
@@ -107,22 +107,19 @@ def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
     loose = block.loose
     find = _functions if loose else _lines
-    (key, _), *_ = edit.runs(block.head, [(known_by(content, block.loose), content)])
-    chosen = edit.choose(key, lambda target: find(base, edit.base, block, target))
-    if chosen is None:
-        return
-    place, span = chosen
+    named = [(known_by(content, loose), content)]
     gap = "\n" if loose else ""
-    if span is None:
-        close = line_start(base, block.close)
-        blank = edit.base[:close].endswith("\n\n")
-        edit.insert(close, (content + gap) if blank or not loose else gap + content + gap)
-    elif place.relation == "before":
-        edit.insert(above_comments(edit.base, span[0], ("//",)), content + gap)
-    else:
-        at = next_line(edit.base, span[1] - 1)
-        close = loose and edit.base[at : at + 1] != "\n"
-        edit.insert(at, gap + content + (gap if close else ""))
+    for _, before, span in edit.placed(block.head, named, lambda target: find(base, edit.base, block, target)):
+        if span is None:
+            close = line_start(base, block.close)
+            blank = edit.base[:close].endswith("\n\n")
+            edit.insert(close, (content + gap) if blank or not loose else gap + content + gap)
+        elif before:
+            edit.insert(above_comments(edit.base, span[0], ("//",)), content + gap)
+        else:
+            at = next_line(edit.base, span[1] - 1)
+            close = loose and edit.base[at : at + 1] != "\n"
+            edit.insert(at, gap + content + (gap if close else ""))
 
 
 def known_by(content: str, loose: bool) -> str:
@@ -173,20 +170,16 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
     def named(target: str) -> list[re.Match[str]]:
         return [m for m in lines if m[1].rstrip("\\ ").strip() == f"_({target})"]
 
-    for key, run in edit.runs(name, [(entry[2:-1], entry) for entry in ENTRY.findall(entries)]):
-        chosen = edit.choose(key, named)
-        if chosen is None:
-            continue
-        beside = chosen[1] or lines[-1]
+    for run, before, beside in edit.placed(name, [(entry[2:-1], entry) for entry in ENTRY.findall(entries)], named):
+        beside = beside or lines[-1]
         for entry in run:
             line = f"  {entry}"
             if beside[1].endswith("\\"):
                 line = f"{line:<{len(beside[1]) - 1}}\\"
-            elif chosen[0].relation != "before":
+            elif not before:
                 edit.insert(start + beside.end(1), f" \\\n{line}")
                 continue
-            at = beside.start() if chosen[0].relation == "before" else beside.end()
-            edit.insert(start + at, line + "\n")
+            edit.insert(start + (beside.start() if before else beside.end()), line + "\n")
 
 
 def _includes(edit: Edit, fragment: str) -> None:
@@ -211,23 +204,13 @@ def _includes(edit: Edit, fragment: str) -> None:
 def _beside(base: str, theirs: list[re.Match[str]], name: str) -> tuple[list[re.Match[str]], bool]:
     """The includes that a new one belongs to, and whether they are its kind already."""
     if "/" not in name:
-        plain = [include for include in theirs if _depth(base, include) == min(_depth(base, i) for i in theirs)]
+        depths = [len(scan(base).conditions(include.start())) for include in theirs]
+        plain = [include for include, depth in zip(theirs, depths) if depth == min(depths)]
         system = [include for include in plain if "/" not in include[1]]
         return (system, True) if system else (plain[-1:], False)
     depth = max(_common_folders(include[1], name) for include in theirs)
     return [include for include in theirs if _common_folders(include[1], name) == depth], True
 
 
-def _depth(base: str, include: re.Match[str]) -> int:
-    """How many `#if` an include stands under."""
-    above = base[: include.start()]
-    return len(re.findall(r"^#if", above, re.MULTILINE)) - len(re.findall(r"^#endif", above, re.MULTILINE))
-
-
 def _common_folders(one: str, other: str) -> int:
-    count = 0
-    for a, b in zip(one.split("/")[:-1], other.split("/")[:-1], strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+    return len(os.path.commonprefix([one.split("/")[:-1], other.split("/")[:-1]]))

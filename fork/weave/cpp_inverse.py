@@ -15,7 +15,7 @@ from fork.weave import pieces
 from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, named_blocks
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
-from fork.weave.kinds import Place
+from fork.weave.kinds import Place, beside
 from fork.weave.scan import SCOPE, Scan, Span, code_of, scan
 
 USING = re.compile(
@@ -52,10 +52,10 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """Functions and lines in blocks that the base has once, entries of its list macros, and includes."""
     spots: Spots = {}
     macros, rest = _macros(base, woven, spots)
-    found = changes(base, rest).gains
-    if changes(base, rest).comments or changes(base, rest).labels or changes(base, rest).others:
+    made = changes(base, rest)
+    if made.comments or made.labels or made.others:
         return None
-    code = code_of(base)
+    found, code = made.gains, code_of(base)
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
     for gain in found:
         if not INCLUDE.sub("", gain.text).strip():
@@ -240,13 +240,8 @@ def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
     names = [
         known_by(base[start:end].strip(), True) if block.loose else _line(base[start:end]) for start, end in inside
     ]
-    places = []
-    for relation, near in (
-        ("after", [n for n, (_, end) in enumerate(inside) if end <= at][-1:]),
-        ("before", [n for n, (start, _) in enumerate(inside) if start >= at][:1]),
-    ):
-        places += [Place(relation, names[n]) for n in near if names.count(names[n]) == 1]
-    return tuple(places) or (Place("last"),)
+    once = [name if names.count(name) == 1 else "" for name in names]
+    return beside(once[: sum(end <= at for _, end in inside)], once[sum(start < at for start, _ in inside) :])
 
 
 def _members(code: str, block: Block) -> list[tuple[int, int]]:
@@ -276,10 +271,9 @@ def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
         for a, b, c, d in hunks(theirs, ours):
             if a < b:
                 return parts, woven
-            places = [Place("after", entry[2:-1]) for entry in theirs[a - 1 : a] if a]
-            places += [Place("before", entry[2:-1]) for entry in theirs[a : a + 1]]
+            names = [entry[2:-1] for entry in theirs]
             for entry in ours[c:d]:
-                spots[old[1], entry[2:-1]] = tuple(places)
+                spots[old[1], entry[2:-1]] = beside(names[:a], names[a:])
                 gained.append(entry)
         if gained:
             woven = woven.replace(twins[0][0], old[0], 1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeVar
 
 from fork.weave.kinds import Place
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 # What an inverse finds: the places that would serve for each piece of a container.
@@ -40,9 +42,11 @@ class Edit:
         """Whether a container, or a piece of it, has an anchor."""
         return any(key == container or key.startswith(f"{container}: ") for key in self.places)
 
-    def runs(self, container: str, pieces: Sequence[tuple[str, T]]) -> list[tuple[str, list[T]]]:
-        """The pieces by the anchor that each one has: neighbours with the same places go there together."""
-        runs: list[tuple[str, list[T]]] = []
+    def placed(
+        self, container: str, pieces: Sequence[tuple[str, S]], find: Callable[[str], Sequence[T]]
+    ) -> Iterator[tuple[list[S], bool, T | None]]:
+        """The pieces that go to one place together, whether before what stands there, and this: see `choose`."""
+        runs: list[tuple[str, list[S]]] = []
         for name, piece in pieces:
             key = f"{container}: {name}"
             key = key if key in self.places else container
@@ -51,7 +55,9 @@ class Edit:
                 runs[-1][1].append(piece)
             else:
                 runs.append((key, [piece]))
-        return runs
+        for key, run in runs:
+            if chosen := self.choose(key, find):
+                yield run, chosen[0].relation == "before", chosen[1]
 
     def choose(self, container: str, find: Callable[[str], Sequence[T]]) -> tuple[Place, T | None] | None:
         """The first place of a container that the base has, with what stands there.
@@ -97,6 +103,11 @@ class Edit:
             text += [self.base[end:start], addition]
             end = stop
         return "".join([*text, self.base[end:]])
+
+
+def line_starts(text: str) -> list[int]:
+    """Where each line begins, and where the text ends."""
+    return [*accumulate(map(len, text.splitlines(keepends=True)), initial=0)]
 
 
 def line_start(text: str, at: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,12 @@ class Place:
 
     def __str__(self) -> str:
         return f"{self.relation} {self.target}".rstrip()
+
+
+def beside(above: Sequence[str], below: Sequence[str]) -> tuple[Place, ...]:
+    """Behind the last of the one or before the first of the other, of those that have a name; else the end."""
+    near = [("after", target) for target in above[-1:]] + [("before", target) for target in below[:1]]
+    return tuple(Place(relation, target) for relation, target in near if target) or (Place("last"),)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from fork.weave.difference import hunks
-from fork.weave.edit import Edit, Spots
-from fork.weave.kinds import Place
+from fork.weave.edit import Edit, Spots, line_starts
+from fork.weave.kinds import beside
 
 UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
 
@@ -28,7 +28,7 @@ def weave(edit: Edit, fragment: str) -> None:
     """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
     ours, theirs = _lines(fragment), _lines(edit.base)
     if "file" in edit.places:
-        _insert(edit, "file", theirs, fragment)
+        _insert(edit, "file", theirs, [("", fragment)])
         return
     held = {container: _region(ours, container) for container in edit.places}
     placed = {line for regions in held.values() for region in regions for line in region}
@@ -52,8 +52,7 @@ def weave(edit: Edit, fragment: str) -> None:
             edit.problem(f"container {container!r} found {len(found)} times")
             continue
         filled = [(line.text.strip(), line.text + "\n") for line in lines[0] if line.text.strip()]
-        for key, run in edit.runs(container, filled):
-            _insert(edit, key, found[0], "".join(run))
+        _insert(edit, container, found[0], filled)
 
 
 def in_rst(text: str) -> str:
@@ -61,23 +60,14 @@ def in_rst(text: str) -> str:
     return re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``", text)
 
 
-def _insert(edit: Edit, container: str, region: list[Line], block: str) -> None:
-    chosen = edit.choose(container, lambda to: [x for x in region if x.text.strip() == to])
-    if chosen is None:
-        return
-    place, line = chosen
-    if place.relation == "before" and line is not None:
-        edit.insert(line.start, block)
-    else:
-        edit.insert((line or _last_filled(region)).end, block)
+def _insert(edit: Edit, container: str, region: list[Line], blocks: list[tuple[str, str]]) -> None:
+    for run, before, line in edit.placed(container, blocks, lambda to: [x for x in region if x.text.strip() == to]):
+        edit.insert(line.start if before and line else (line or _last_filled(region)).end, "".join(run))
 
 
 def _lines(text: str) -> list[Line]:
-    lines, start = [], 0
-    for line in text.splitlines(keepends=True):
-        lines.append(Line(line.rstrip("\n"), start, start + len(line)))
-        start += len(line)
-    return lines
+    starts = line_starts(text)
+    return [Line(text[start:end].rstrip("\n"), start, end) for start, end in zip(starts, starts[1:])]
 
 
 def _region(lines: list[Line], container: str) -> list[list[Line]]:
@@ -122,13 +112,13 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
         region = _region(theirs, head)
         if len(region) != 1:
             return None
-        above = [line.text.strip() for line in region[0] if line.start < theirs[a - 1].end and line.text.strip()]
-        below = [line.text.strip() for line in region[0] if line.start >= theirs[a - 1].end and line.text.strip()]
-        places = [Place("after", line) for line in above[-1:]] + [Place("before", line) for line in below[:1]]
+        filled = [line for line in region[0] if line.text.strip()]
+        above = [line.text.strip() for line in filled if line.start < theirs[a - 1].end]
+        places = beside(above, [line.text.strip() for line in filled[len(above) :]])
         for line in new[c:d]:
             if line.strip():
                 held.setdefault(head, []).append(line)
-                spots[head, line.strip()] = tuple(places) or (Place("last"),)
+                spots[head, line.strip()] = places
     return "\n".join(_under(head, "".join(lines), base) for head, lines in held.items()), spots
 
 

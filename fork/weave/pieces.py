@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from fork.weave.difference import Hunk, hunks
-from fork.weave.edit import Edit, Spots
+from fork.weave.edit import Edit, Spots, line_starts
 from fork.weave.kinds import Place
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
@@ -19,11 +19,8 @@ SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", "
 
 
 def weave(edit: Edit, fragment: str) -> None:
-    lines = edit.base.splitlines(keepends=True)
-    stripped = [line.strip() for line in lines]
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line))
+    stripped = [line.strip() for line in edit.base.splitlines()]
+    starts = line_starts(edit.base)
 
     def spans(target: str) -> list[tuple[int, int]]:
         return [(starts[n], starts[n + target.count("\n") + 1]) for n in found(stripped, target.split("\n"))]

@@ -23,6 +23,7 @@ from fork.weave.source import (
     collection_of,
     elements,
     known_by,
+    moved,
     name_of,
     normal,
     parsed,
@@ -86,60 +87,51 @@ class _Weaver:
                 own = scope + name
                 new.append((own if self.edit.has(own) else scope.rstrip(".") or "file", node))
         for container in dict.fromkeys(place for place, _ in new):
-            nodes = [(known_by(node), node) for place, node in new if place == container]
-            for key, run in self.edit.runs(container, nodes):
-                self._statements(theirs, run, key)
+            self._statements(theirs, [(known_by(node), node) for place, node in new if place == container], container)
 
-    def _statements(self, theirs: list[ast.stmt], nodes: list[ast.stmt], container: str) -> None:
+    def _statements(self, theirs: list[ast.stmt], named: list[tuple[str, ast.stmt]], container: str) -> None:
         """New statements go, in the fragment's order and with its spacing, to one place."""
 
-        def named(target: str) -> list[ast.stmt]:
+        def find(target: str) -> list[ast.stmt]:
             code = normal(target)
             return [n for n in theirs if name_of(n) == target] or [n for n in theirs if ast.unparse(n) == code]
 
-        chosen = self.edit.choose(container, named)
-        if chosen is None:
-            return
-        place, target = chosen
-        if not theirs:
-            self.edit.problem("the base has no statement beside which the fragment's could go")
-            return
-        target = target or _last(theirs)
-        by = target.col_offset - nodes[0].col_offset
-        block = ""
-        for before, node in zip([None, *nodes], nodes, strict=False):
-            if before is not None:
-                block += "\n" * _gap(before, node)
-            first = self.ours.first_line(node)
-            text = self.ours.reindented(first, self.ours.after_line(node), by)
-            block += (" " * by + text if by >= 0 else text[-by:]).rstrip("\n") + "\n"
-        gap = "\n" * _gap(target, nodes[0])
-        if place.relation == "before":
-            self.edit.insert(self.base.first_line(target), block + gap)
-        else:
-            self.edit.insert(self.base.after_line(target), gap + block)
+        for nodes, before, target in self.edit.placed(container, named, find):
+            if not theirs:
+                self.edit.problem("the base has no statement beside which the fragment's could go")
+                return
+            target = target or _last(theirs)
+            by = target.col_offset - nodes[0].col_offset
+            block = ""
+            for above, node in zip([None, *nodes], nodes, strict=False):
+                if above is not None:
+                    block += "\n" * _gap(above, node)
+                text = self.ours.reindented(self.ours.first_line(node), self.ours.after_line(node), by)
+                block += moved(text, by).rstrip("\n") + "\n"
+            gap = "\n" * _gap(target, nodes[0])
+            if before:
+                self.edit.insert(self.base.first_line(target), block + gap)
+            else:
+                self.edit.insert(self.base.after_line(target), gap + block)
 
     def _entries(self, lists: list[Collection], collection: Collection, container: str) -> None:
         found = [(one, elements(one)) for one in lists]
 
-        def named(target: str) -> list[tuple[Collection, int]]:
+        def find(target: str) -> list[tuple[Collection, int]]:
             code = normal(target)
             spots = [(one, n, key, first) for one, entries in found for n, (key, first, _) in enumerate(entries)]
             return [(one, n) for one, n, key, _ in spots if target == key] or [
                 (one, n) for one, n, _, first in spots if code == ast.unparse(first)
             ]
 
-        for key, run in self.edit.runs(container, [(entry[0], entry) for entry in elements(collection)]):
-            chosen = self.edit.choose(key, named)
-            if chosen is None:
-                continue
-            place, hit = chosen
+        named = [(entry[0], entry) for entry in elements(collection)]
+        for run, before, hit in self.edit.placed(container, named, find):
             if hit is None and len(lists) > 1:
                 self.edit.problem(f"container {container!r} found {len(lists)} times")
                 continue
             one, n = hit or (lists[0], len(elements(lists[0])) - 1)
             for _, first, last in run:
-                self._entry(one, n, place.relation == "before", first, last)
+                self._entry(one, n, before, first, last)
 
     def _entry(self, collection: Collection, n: int, before: bool, first: ast.expr, last: ast.expr) -> None:
         """Puts one entry before or behind entry n of the base's collection."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fork.weave.difference import hunks
 from fork.weave.edit import Spots, line_start
-from fork.weave.kinds import Place
+from fork.weave.kinds import beside
 from fork.weave.source import (
     Collection,
     Definition,
@@ -17,6 +17,7 @@ from fork.weave.source import (
     collection_of,
     elements,
     known_by,
+    moved,
     name_of,
     parsed,
     statements,
@@ -77,17 +78,14 @@ class _Inverse:
         run = [node for node in news[start:end] if scope or not isinstance(node, ast.Import | ast.ImportFrom)]
         if not run:
             return []
-        places = []
-        for relation, beside in (("after", news[start - 1 : start]), ("before", news[end : end + 1])):
-            target = _target(beside[0], named) if beside else ""
-            places += [Place(relation, target)] if target else []
+        places = beside(*([_target(node, named) for node in near] for near in (news[:start][-1:], news[end : end + 1])))
         container = scope.rstrip(".") or "file"
         for node in run:
-            self.spots[container, known_by(node)] = tuple(places) or (Place("last"),)
+            self.spots[container, known_by(node)] = places
         by = depth * INDENT - run[0].col_offset
         first = self.new.first_line(run[0])
         text = self.new.reindented(first, self.new.after_line(run[-1]), by)
-        return [_moved(text, by)]
+        return [moved(text, by)]
 
     def _inside(self, old: ast.stmt, new: ast.stmt, scope: str, depth: int, named: Counter[str]) -> list[str]:
         """What a statement gained that the base has too."""
@@ -113,17 +111,14 @@ class _Inverse:
         """The list with its new entries alone, between the text that opens and closes it."""
         theirs, ours = elements(old), elements(new)
         keys = Counter(name for name, _, _ in theirs)
+        called = [name if keys[name] == 1 else ast.unparse(first) for name, first, _ in theirs]
         lines = []
         column = None
         for a, b, c, d in hunks(_dumps(theirs), _dumps(ours)):
             if a < b:
                 raise Changed
-            places = []
-            for relation, beside in (("after", theirs[a - 1 : a] if a else []), ("before", theirs[a : a + 1])):
-                for name, first, _ in beside:
-                    places.append(Place(relation, name if keys[name] == 1 else ast.unparse(first)))
             for name, first, last in ours[c:d]:
-                self.spots[container, name] = tuple(places) or (Place("last"),)
+                self.spots[container, name] = beside(called[:a], called[a:])
                 column = first.col_offset if column is None else column
                 above = self.new.text[self.new.first_line(first) : line_start(self.new.text, self.new.start(first))]
                 by = column - first.col_offset
@@ -138,7 +133,7 @@ class _Inverse:
         closing = self.new.reindented(end - 1, self.new.after_line(node), depth * INDENT - node.col_offset)
         margin = len(opening) - opening.rfind("\n") - 1
         margin -= len(opening[opening.rfind("\n") + 1 :].lstrip()) if "\n" in opening else margin - depth * INDENT
-        entries = _moved(block, margin + INDENT - column)
+        entries = moved(block, margin + INDENT - column)
         return f"{' ' * INDENT * depth}{opening}\n{entries}{' ' * margin}{closing.rstrip()}\n"
 
 
@@ -186,8 +181,3 @@ def _head(node: Definition) -> str:
     arguments = [*node.args.posonlyargs, *node.args.args]
     kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
     return f"{kind} {node.name}({', '.join(argument.arg for argument in arguments)}):"
-
-
-def _moved(text: str, by: int) -> str:
-    """The text with its first line moved by columns; `reindented` has moved the others."""
-    return " " * by + text if by >= 0 else text[-by:]

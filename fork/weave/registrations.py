@@ -114,28 +114,21 @@ def _flags(text: str, code: str) -> Iterator[Registration]:
 
 
 def _statements(text: str, code: str) -> Iterator[Registration]:
-    for found in CALL.finditer(code):
-        end = _behind(code, found.end())
+    objects = [found for found in OBJECT.finditer(code) if not _is_function(code, found.end())]
+    calls = [(found, _behind(code, found.end())) for found in CALL.finditer(code)]
+    for found, end in [*calls, *((found, _statement(code, found.end())) for found in objects)]:
         if scan(text).outside(found.start()):
             said = text[found.start() : end].strip().rstrip(";")
-            if found[1] == "REGISTER_ALLOCATOR":  # It opens a namespace, which no function can hold.
+            if said.startswith("REGISTER_ALLOCATOR"):  # It opens a namespace, which no function can hold.
                 said = "(void)(" + said.partition(",")[2].removesuffix(")").strip() + ")"
-            yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
-    for found in OBJECT.finditer(code):
-        end = _statement(code, found.end())
-        if not _is_function(code, found.end()) and scan(text).outside(found.start()):
-            said = text[found.start() : end].strip().rstrip(";")
-            yield Registration(found.start(), end, _head(said), f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
+            head = " ".join(said.split())[:60]
+            yield Registration(found.start(), end, head, f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
 
 
 def _is_function(code: str, at: int) -> bool:
     """Whether what has its name before `at` is a function, whose body stands behind its arguments."""
     behind = _behind(code, at + 1) if code[at : at + 1] == "(" else at
     return behind > at and bool(re.compile(r"[\w\s]*\{").match(code, behind)) and code[behind - 1] == ")"
-
-
-def _head(said: str) -> str:
-    return " ".join(said.split())[:60]
 
 
 def _behind(code: str, at: int) -> int:

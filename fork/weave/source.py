@@ -10,10 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from fork.weave.edit import above_comments, next_line
+from fork.weave.edit import above_comments, line_starts, next_line
 
 Collection = ast.List | ast.Set | ast.Tuple | ast.Dict
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def moved(text: str, by: int) -> str:
+    """A text with its first line moved by columns."""
+    return " " * by + text if by >= 0 else text[-by:]
 
 
 class Source:
@@ -23,9 +28,7 @@ class Source:
         self.text = text
         self.tree = ast.parse(text)
         self._lines = text.splitlines(keepends=True)
-        self._starts = [0]
-        for line in self._lines:
-            self._starts.append(self._starts[-1] + len(line))
+        self._starts = line_starts(text)
 
     def offset(self, line: int, column: int) -> int:
         """`column` counts bytes of UTF-8, as the tree does."""
@@ -62,7 +65,7 @@ class Source:
 
     def reindented(self, start: int, end: int, by: int) -> str:
         """The text with its lines, but for the first and those inside a string, moved by columns."""
-        moved = []
+        found = []
         inside = self._inside_strings(start, end)
         for n in range(bisect_right(self._starts, start) - 1, len(self._lines)):
             line_at, line = self._starts[n], self._lines[n]
@@ -70,9 +73,9 @@ class Source:
                 break
             text = self.text[max(line_at, start) : min(line_at + len(line), end)]
             if line_at > start and line_at not in inside and text.strip():
-                text = " " * by + text if by >= 0 else text[-by:]
-            moved.append(text)
-        return "".join(moved)
+                text = moved(text, by)
+            found.append(text)
+        return "".join(found)
 
     def _inside_strings(self, start: int, end: int) -> set[int]:
         """Where the lines begin that a string begun on an earlier line goes on in."""

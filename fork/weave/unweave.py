@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
 from pathlib import PurePosixPath
 
 import yaml
@@ -12,7 +11,7 @@ from fork.errors import ForkError
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
 from fork.weave.difference import hunks
-from fork.weave.edit import Spots
+from fork.weave.edit import Spots, line_starts
 from fork.weave.kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
@@ -143,7 +142,7 @@ def additions(path: str, base: str, woven: str) -> str:
         first = {key: places[:1] for key, places in found[1].items()}
         return weave(path, base, found[0], Fragment(_shared(first)))
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
-    starts = list(accumulate(map(len, old), initial=0))
+    starts = line_starts(base)
     added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
     if path.endswith(COMPILED):
         added = [(gain.at, gain.text) for gain in cpp_inverse.kept(base, woven, path.endswith(SOURCES))]

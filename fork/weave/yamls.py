@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
-from fork.weave.kinds import Place
+from fork.weave.kinds import beside
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
-ENTRY = re.compile(r"^- \w+: *([\w.]+)", re.MULTILINE)
 DISPATCH = re.compile(r"^  dispatch:.*\n(?:    .*\n)*", re.MULTILINE)
 
 
@@ -18,9 +17,13 @@ DISPATCH = re.compile(r"^  dispatch:.*\n(?:    .*\n)*", re.MULTILINE)
 class Entry:
     """`- func: NAME(...)` and the lines below it; `end` is where the line after it begins."""
 
-    name: str
+    schema: str
     start: int
     end: int
+
+    @property
+    def name(self) -> str:
+        return re.split(r"[^\w.]", self.schema)[0]
 
 
 def weave(edit: Edit, fragment: str) -> None:
@@ -29,29 +32,23 @@ def weave(edit: Edit, fragment: str) -> None:
     for entries, whose in ((base, "base"), (ours, "fragment")):
         if not entries:
             edit.problem(f"the {whose} has no entry, such as `- func: ...`")
-    names = {entry.name for entry in base}
+    known = set(names(edit.base))
     for entry in ours:
-        if entry.name in names:
+        if entry.name in known:
             edit.problem(f"the base already has an entry {entry.name!r}")
-    for key, run in edit.runs("file", [(entry.name, entry) for entry in ours]):
-        chosen = edit.choose(key, lambda name: [entry for entry in base if entry.name == name])
-        if chosen is None or edit.problems:
-            continue
-        place, target = chosen
+    named = [(entry.name, entry) for entry in ours]
+    for run, before, target in edit.placed("file", named, lambda name: [one for one in base if one.name == name]):
         block = fragment[above_comments(fragment, run[0].start, ("#",)) : run[-1].end]
-        if place.relation == "before" and target is not None:
+        if before and target is not None:
             edit.insert(above_comments(edit.base, target.start, ("#",)), block + "\n")
-        else:
+        elif base:
             edit.insert((target or base[-1]).end, "\n" + block)
 
 
 def _entries(text: str) -> list[Entry]:
-    starts = [match.start() for match in ENTRY.finditer(text)]
-    ends = [*starts[1:], len(text)][: len(starts)]
-    return [
-        Entry(match[1], match.start(), _end(text, match.start(), end))
-        for match, end in zip(ENTRY.finditer(text), ends, strict=True)
-    ]
+    found = [*SCHEMA.finditer(text)]
+    ends = [*(later.start() for later in found[1:]), len(text)]
+    return [Entry(one[1], one.start(), _end(text, one.start(), end)) for one, end in zip(found, ends)]
 
 
 def _end(text: str, start: int, limit: int) -> int:
@@ -67,26 +64,27 @@ def _end(text: str, start: int, limit: int) -> int:
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """The entries that the base lacks, each with the entries that stand beside it."""
-    names, theirs = {entry.name for entry in _entries(base)}, _entries(woven)
+    known, theirs = set(names(base)), _entries(woven)
     blocks: list[str] = []
     spots: Spots = {}
-    for is_new, group in groupby(enumerate(theirs), key=lambda item: item[1].name not in names):
+    for is_new, group in groupby(enumerate(theirs), key=lambda item: item[1].name not in known):
         run = list(group)
         if not is_new:
             continue
         first, last = run[0][0], run[-1][0]
-        places = [Place("after", theirs[first - 1].name)] if first else []
-        places += [Place("before", entry.name) for entry in theirs[last + 1 : last + 2]]
+        places = beside([entry.name for entry in theirs[:first]], [entry.name for entry in theirs[last + 1 :]])
         blocks.append(woven[above_comments(woven, theirs[first].start, ("#",)) : theirs[last].end])
-        spots |= {("file", entry.name): tuple(places) for _, entry in run}
+        spots |= {("file", entry.name): places for _, entry in run}
     return "\n".join(blocks), spots
 
 
 def entries(text: str) -> dict[str, str]:
     """The entries of a list by their whole schema, each with its lines."""
-    starts = [*SCHEMA.finditer(text)]
-    ends = [*(entry.start() for entry in starts[1:]), len(text)]
-    return {entry[1]: text[entry.start() : end] for entry, end in zip(starts, ends)}
+    return {one.schema: text[one.start : one.end] for one in _entries(text)}
+
+
+def names(text: str) -> list[str]:
+    return [one.name for one in _entries(text)]
 
 
 def changed(before: str, after: str) -> list[str]:
