@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from fork.commands.options import stack
-from fork.errors import ForkError
 from fork.series import MARKS, Commit, PullRequest, Series
 
 
@@ -20,10 +19,7 @@ def run(args: argparse.Namespace) -> int:
     if args.html is not None:
         from fork.page.html import page
 
-        try:
-            args.html.write_text(page(series, series.named(args.pr) if args.pr else None))
-        except OSError as error:
-            raise ForkError(f"{args.html} cannot be written: {error.strerror}") from error
+        args.html.write_text(page(series, series.named(args.pr) if args.pr else None))
         print(f"wrote {args.html}")
     elif args.pr:
         print(whole(series, series.named(args.pr)), end="")

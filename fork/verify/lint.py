@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from fork.digest import digest
 from fork.engine.compile import toolchain
 from fork.errors import ForkError
 from fork.lock import alone
+from fork.weave.difference import hunks
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -43,7 +43,6 @@ GENERATORS = (
         "--deprecated-functions-path=tools/autograd/deprecated.yaml",
     ),
 )
-HUNK = re.compile(r"^@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
 
 @dataclass(frozen=True)
@@ -103,19 +102,13 @@ def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ())
 def touched(checkout: Checkout, tip: str) -> dict[str, set[int] | None]:
     """The lines of each file at `tip` that the checkout's head lacks; None for a file that is new."""
     found: dict[str, set[int] | None] = {}
-    path, new, head = "", False, True
-    for line in checkout.git("diff", "--unified=0", "--no-renames", checkout.head, tip).split("\n"):
-        if line.startswith("diff --git "):
-            new, head = False, True
-        elif head and line.startswith("new file mode"):
-            new = True
-        elif head and line.startswith("+++ b/"):
-            path, head = line.removeprefix("+++ b/").rstrip("\t"), False
-            found[path] = None if new else set()
-        elif hunk := HUNK.match(line):
-            mine = found[path]
-            if mine is not None:
-                mine.update(range(int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1)))
+    paths = checkout.git("diff", "--name-only", "-z", "--no-renames", "--diff-filter=AM", checkout.head, tip)
+    for path in paths.split("\0")[:-1]:
+        before, after = (checkout.read_at(commit, path) for commit in (checkout.head, tip))
+        old, new = ((text or "").split("\n") for text in (before, after))
+        mine = {line for _, _, c, d in hunks(old, new) for line in range(c + 1, d + 1)}
+        if before != after:  # else its mode alone
+            found[path] = None if before is None else mine
     return found
 
 
@@ -257,10 +250,9 @@ def _caused(messages: Iterable[Mapping[str, Any]], lines: Mapping[str, set[int] 
 def _changed(original: str, replacement: str, mine: set[int] | None) -> Iterator[int]:
     """The lines of ours that a formatter would replace; an insertion belongs to the lines around it."""
     before, after = original.splitlines(), replacement.splitlines()
-    for kind, start, end, _, _ in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        if kind != "equal":
-            span = range(start + 1, end + 1) if end > start else range(start, start + 2)
-            yield from (line for line in span if mine is None or line in mine)
+    for start, end, _, _ in hunks(before, after):
+        span = range(start + 1, end + 1) if end > start else range(start, start + 2)
+        yield from (line for line in span if mine is None or line in mine)
     if mine is None and before == after and original != replacement:
         yield len(before)
 
