@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.lexers.special import TextLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType, is_token_subtype
 from pygments.util import ClassNotFound
+
+from fork.weave.difference import Hunk, hunks
 
 CONTEXT = 4
 # The page's classes of colours. The first kind that contains a token's kind gives its class.
@@ -83,23 +83,28 @@ def _lexer(path: str) -> Lexer:
 def rows(path: str, before: str, after: str) -> list[Row]:
     """What changes between two texts, with a little context; each group of changes begins with a gap."""
     one, two = _lines(before), _lines(after)
-    groups = _groups(one, two)
+    groups: list[list[Hunk]] = []
+    for hunk in hunks(one, two):
+        if groups and hunk[0] - groups[-1][-1][1] <= 2 * CONTEXT:
+            groups[-1].append(hunk)
+        else:
+            groups.append([hunk])
     lexer = _lexer(path)
     # What comes after the last change need not be read.
-    new = coloured(lexer, "\n".join(two[: groups[-1][-1][4]] if groups else []))
+    new = coloured(lexer, "\n".join(two[: groups[-1][-1][3] + CONTEXT] if groups else []))
     # A stack adds; what it removes is rare.
-    removes = any(tag in ("replace", "delete") for group in groups for tag, *_ in group)
-    old = coloured(lexer, "\n".join(one[: groups[-1][-1][2]] if removes else []))
-    found = []
+    removes = any(a < b for group in groups for a, b, _, _ in group)
+    old = coloured(lexer, "\n".join(one[: groups[-1][-1][1]] if removes else []))
+    found: list[Row] = []
     for group in groups:
+        i, j, end = max(group[0][0] - CONTEXT, 0), max(group[0][2] - CONTEXT, 0), min(group[-1][1] + CONTEXT, len(one))
         if one:
-            found.append(Row("@", group[0][1], group[0][3], Markup(escape(_heading(two, group[0][3])))))
-        for tag, i1, i2, j1, j2 in group:
-            if tag == "equal":
-                found += [Row(" ", i1 + n + 1, j1 + n + 1, new[j1 + n]) for n in range(j2 - j1)]
-            else:
-                found += [Row("-", i + 1, 0, old[i]) for i in range(i1, i2)]
-                found += [Row("+", 0, j + 1, new[j]) for j in range(j1, j2)]
+            found.append(Row("@", i, j, Markup(escape(_heading(two, j)))))
+        for a, b, c, d in (*group, (end, end, 0, 0)):
+            found += [Row(" ", i + n + 1, j + n + 1, new[j + n]) for n in range(a - i)]
+            found += [Row("-", n + 1, 0, old[n]) for n in range(a, b)]
+            found += [Row("+", 0, n + 1, new[n]) for n in range(c, d)]
+            i, j = b, d
     return found
 
 
@@ -107,21 +112,6 @@ def _lines(text: str) -> list[str]:
     """As Pygments and editors count them: a form feed ends no line."""
     lines = text.replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
-
-
-def _groups(one: list[str], two: list[str]) -> list[list[tuple[str, int, int, int, int]]]:
-    """difflib's grouped opcodes. It sees only what lies between the first and the last difference."""
-    head = len(os.path.commonprefix([one, two]))
-    rest = [one[head:][::-1], two[head:][::-1]]
-    tail = len(os.path.commonprefix(rest))
-    start, tail = max(head - CONTEXT, 0), max(tail - CONTEXT, 0)
-    old, new = one[start : len(one) - tail], two[start : len(two) - tail]
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=len(old) > 2000)
-    return [
-        [(tag, i1 + start, i2 + start, j1 + start, j2 + start) for tag, i1, i2, j1, j2 in group]
-        for group in matcher.get_grouped_opcodes(CONTEXT)
-        if any(tag != "equal" for tag, *_ in group)
-    ]
 
 
 def _heading(lines: Sequence[str], start: int) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path, PurePosixPath
 
 from fork.engine.wheel.base import Base
+from fork.page.code import Row, rows
 from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave
@@ -28,6 +31,22 @@ class Change:
     after: str
     whole: bool = True
 
+    @cached_property
+    def rows(self) -> list[Row]:
+        return rows(self.path, self.before, self.after)
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
+
+    @property
+    def added(self) -> int:
+        return sum(row.kind == "+" for row in self.rows)
+
+    @property
+    def removed(self) -> int:
+        return sum(row.kind == "-" for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Content:
@@ -44,6 +63,20 @@ class Content:
     result: Result | None = None
     changes: Sequence[Change] | None = None
     split: bool = False
+
+    @property
+    def added(self) -> int:
+        return sum(change.added for change in self.changes or ())
+
+    @property
+    def removed(self) -> int:
+        return sum(change.removed for change in self.changes or ())
+
+    @property
+    def folders(self) -> list[tuple[str, list[Change]]]:
+        """The changes in their order, those that stand together in a folder under its name."""
+        pairs = groupby(self.changes or (), key=lambda change: str(PurePosixPath(change.path).parent))
+        return [(folder, list(changes)) for folder, changes in pairs]
 
 
 def content(series: Series, base: Base, one: PullRequest | Commit, whole: bool) -> Content:
