@@ -106,10 +106,9 @@ def _outside(fragment: str, blocks: list[Block], start: int, end: int) -> int | 
 def _content(edit: Edit, base: str, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
     loose = block.loose
-    find = _functions if loose else _lines
     named = [(known_by(content, loose), content)]
     gap = "\n" if loose else ""
-    for _, before, span in edit.placed(block.head, named, lambda target: find(base, edit.base, block, target)):
+    for _, before, span in edit.placed(block.head, named, lambda target: _called(base, edit.base, block, target)):
         if span is None:
             close = line_start(base, block.close)
             blank = edit.base[:close].endswith("\n\n")
@@ -128,32 +127,29 @@ def known_by(content: str, loose: bool) -> str:
     return named[1] if named else content.strip().partition("\n")[0].rstrip(";")
 
 
-def _functions(code: str, text: str, block: Block, name: str) -> list[tuple[int, int]]:
-    """The declarations and definitions of a function, directly inside the namespace."""
-    spans = []
-    for found in re.finditer(rf"\b{re.escape(name)}\s*\(", code[block.open : block.close]):
-        at = block.open + found.start()
-        before = code[block.open : at]
-        if before.count("{") != before.count("}"):
-            continue
-        start = max(code.rfind(mark, block.open - 1, at) for mark in ";}{") + 1
-        start += len(code[start:]) - len(code[start:].lstrip())
-        stop = re.compile(r"[;{]").search(code, at, block.close)
-        if stop is None:
-            continue
-        body = stop[0] == "{"
-        close = closing(code, stop.end(), block.close) if body else stop.end() - 1
-        if close >= 0:
-            spans.append((start, close + 1))
+def _called(code: str, text: str, block: Block, target: str) -> list[tuple[int, int]]:
+    """The declarations and definitions of a function directly inside the namespace, or the lines that say this."""
+    if not block.loose:
+        return [span for span in members(text, block) if line_of(text[slice(*span)]) == target]
+    named = re.compile(rf"\b{re.escape(target)}\s*\(")
+    return [span for span in members(code, block) if named.search(code[slice(*span)].partition("{")[0])]
+
+
+def members(code: str, block: Block) -> list[tuple[int, int]]:
+    """The declarations of a namespace, or the lines of any other block."""
+    spans, depth, start = [], 0, block.open
+    for mark in re.finditer(r"[{};]" if block.loose else r"\n", code[block.open : block.close]):
+        end = block.open + mark.end()
+        depth += {"{": 1, "}": -1}.get(mark[0], 0)
+        if not depth:
+            if code[start:end].strip():
+                spans.append((start + len(code[start:end]) - len(code[start:end].lstrip()), end))
+            start = end
     return spans
 
 
-def _lines(code: str, text: str, block: Block, target: str) -> list[tuple[int, int]]:
-    spans = []
-    for line in re.finditer(r"[^\n]+", text[block.open : block.close]):
-        if re.sub(r"\s+", " ", line[0].strip().rstrip(";")) == target:
-            spans.append((block.open + line.start(), block.open + line.end()))
-    return spans
+def line_of(text: str) -> str:
+    return re.sub(r"\s+", " ", text.strip().rstrip(";"))
 
 
 def _macro(edit: Edit, name: str, entries: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fork.weave import pieces
-from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, named_blocks
+from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, line_of, members, named_blocks
 from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
 from fork.weave.kinds import Place, beside
@@ -236,29 +236,12 @@ def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
     """The function, or the line, behind and before an offset directly inside a block."""
     if not code[at : block.close].strip():
         return (Place("last"),)
-    inside = _members(code, block)
+    inside = members(code, block)
     names = [
-        known_by(base[start:end].strip(), True) if block.loose else _line(base[start:end]) for start, end in inside
+        known_by(base[start:end].strip(), True) if block.loose else line_of(base[start:end]) for start, end in inside
     ]
     once = [name if names.count(name) == 1 else "" for name in names]
     return beside(once[: sum(end <= at for _, end in inside)], once[sum(start < at for start, _ in inside) :])
-
-
-def _members(code: str, block: Block) -> list[tuple[int, int]]:
-    """The declarations of a namespace, or the lines of any other block."""
-    spans, depth, start = [], 0, block.open
-    for mark in re.finditer(r"[{};]" if block.loose else r"\n", code[block.open : block.close]):
-        end = block.open + mark.end()
-        depth += {"{": 1, "}": -1}.get(mark[0], 0)
-        if not depth:
-            if code[start:end].strip():
-                spans.append((start + len(code[start:end]) - len(code[start:end].lstrip()), end))
-            start = end
-    return spans
-
-
-def _line(text: str) -> str:
-    return re.sub(r"\s+", " ", text.strip().rstrip(";"))
 
 
 def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:

@@ -55,30 +55,23 @@ def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
 
 def dropped(before: str, after: str) -> list[tuple[int, str]]:
     """The registrations that a text no longer has, each with its line in the text before."""
-    there = Counter(found.head for found in _registrations(after))
-    gone = _kernels(before, after)
-    for found in _registrations(before):
-        there[found.head] -= 1
-        if there[found.head] < 0:
-            gone.append((before.count("\n", 0, found.start) + 1, found.head))
+    there = Counter(head for _, head in _heads(after))
+    gone = []
+    for at, head in _heads(before):
+        there[head] -= 1
+        if there[head] < 0:
+            gone.append((before.count("\n", 0, at) + 1, head))
     return gone
 
 
-def _kernels(before: str, after: str) -> list[tuple[int, str]]:
-    """The kernels that a block no longer registers: those of the base stay."""
-    found = []
-    for text in (before, after):
-        code = code_of(text)
-        kernels: list[tuple[int, str]] = []
-        for block in BLOCK.finditer(code):
-            close = closing(code, block.end(), len(code))
-            head = " ".join(text[block.start(1) : block.end(1)].split())
-            for kernel in IMPL.finditer(text, block.end(), close):
-                kernels.append((text.count("\n", 0, kernel.start()) + 1, f"{head}: {kernel[1]}"))
-        found.append(kernels)
-    there = Counter(head for _, head in found[1])
-    there.subtract(head for _, head in found[0])
-    return [(line, head) for line, head in found[0] if there[head] < 0]
+def _heads(text: str) -> Iterator[tuple[int, str]]:
+    """Where each kernel and each registration stands, and its words. Those of the base stay that a text lacks."""
+    code = code_of(text)
+    for block in BLOCK.finditer(code):
+        close = closing(code, block.end(), len(code))
+        head = " ".join(text[block.start(1) : block.end(1)].split())
+        yield from ((kernel.start(), f"{head}: {kernel[1]}") for kernel in IMPL.finditer(text, block.end(), close))
+    yield from ((found.start, found.head) for found in _registrations(text))
 
 
 def _registrations(text: str) -> Iterator[Registration]:
