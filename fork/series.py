@@ -90,19 +90,16 @@ class Series:
             if not isinstance(data, dict) or "prs" not in data:
                 raise ForkError(f"{file} names no PRs: write `prs:` and, for each PR, its name, title and introduces")
             _refuse_unknown(data, KEYS, "it")
-            prs = tuple(_pull_request(entry, str(place)) for place, entry in enumerate(data["prs"], 1))
-            anchors = {path: anchored(rules) for path, rules in (data.get("anchors") or {}).items()}
-            if not prs:
+            data["prs"] = tuple(_pull_request(entry, str(place)) for place, entry in enumerate(data["prs"], 1))
+            data["anchors"] = {path: anchored(rules) for path, rules in (data.get("anchors") or {}).items()}
+            if not data["prs"]:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
-        suffix, tests = str(data.get("wheel_suffix", cls.wheel_suffix)), data.get("operator_tests")
-        checkout = Path(data["checkout"]) if "checkout" in data else None
-        strict, tip, needs = bool(data.get("strict", True)), data.get("tip"), data.get("needs") or {}
-        since, branch = data.get("since"), data.get("branch")
-        series = cls(root, prs, anchors, suffix, tests, strict, tip, checkout, since, branch, needs)
+        data |= {"checkout": data.get("checkout") and Path(data["checkout"]), "needs": data.get("needs") or {}}
+        series = cls(root, **data)
         series._refuse_doubles(file)
-        series = replace(series, prs=tuple(map(series._with_changes, prs)))
+        series = replace(series, prs=tuple(map(series._with_changes, series.prs)))
         series._refuse_other_than_text()
         return series
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +187,7 @@ def _install(linters: Sequence[Linter], folder: Path) -> tuple[Path, list[Linter
                     lacks[linter.code] = process.pip_error(done)
             memory.write_text(json.dumps(lacks))
         lacks = json.loads(memory.read_text())
-    return home, [
-        Linter(linter.code, linter.packages, linter.program, lacks.get(linter.code, linter.lacks)) for linter in linters
-    ]
+    return home, [replace(linter, lacks=lacks.get(linter.code, linter.lacks)) for linter in linters]
 
 
 def _messages(home: Path, linters: Sequence[Linter], tree: Path, paths: Sequence[str]) -> list[dict[str, Any]]:

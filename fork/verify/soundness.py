@@ -185,12 +185,11 @@ def copies(series: Series, site: Path) -> Iterator[str]:
         for n in range(len(lines) - RUN + 1):
             texts = tuple(text for _, text in lines[n : n + RUN])
             runs.setdefault(texts, (file, lines[n][0]))
-    known = {text for run in runs for text in run}
     for folder in ("torch", "torchgen", "functorch"):
         for file in sorted((site / folder).rglob("*")):
             if file.suffix not in TEXTS or "/torch/include/ATen/ops/" in str(file):
                 continue
-            lines = _telling(file.read_text(errors="replace"), known)
+            lines = _telling(file.read_text(errors="replace"))
             for n in range(len(lines) - RUN + 1):
                 hit = runs.pop(tuple(text for _, text in lines[n : n + RUN]), None)
                 if hit is not None:
@@ -198,13 +197,8 @@ def copies(series: Series, site: Path) -> Iterator[str]:
                     yield f"{where}: {RUN} lines in a row as in {file.relative_to(site)}:{lines[n][0]}"
 
 
-def _telling(text: str, known: set[str] | None = None) -> list[tuple[int, str]]:
+def _telling(text: str) -> list[tuple[int, str]]:
     """The lines that say something, with their numbers: neither imports nor bare brackets."""
     lines = ((n, " ".join(line.split())) for n, line in enumerate(text.splitlines(), 1))
-    if known is not None:
-        return [(n, line if line in known else "") for n, line in lines if _tells(line)]
-    return [(n, line) for n, line in lines if _tells(line)]
-
-
-def _tells(line: str) -> bool:
-    return len(line) > 12 and not line.startswith(("#include", "import ", "from ", "namespace "))
+    quiet = ("#include", "import ", "from ", "namespace ")
+    return [(n, line) for n, line in lines if len(line) > 12 and not line.startswith(quiet)]
