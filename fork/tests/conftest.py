@@ -1,4 +1,4 @@
-"""For the tests of the tool: a git that goes by nobody's settings, and a small library to change."""
+"""For the tests of the tool: its command line, a git that goes by nobody's settings, a small library to change."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fork.tests.helpers import QUIET_GIT, git
+from fork.tests.helpers import QUIET_GIT, Tool, git
 
 if TYPE_CHECKING:
     from fork.tests.test_replace import Small
@@ -18,6 +18,11 @@ def quiet_git(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool's own calls of git, too, have an author, a date, and no configuration of the user's."""
     for name, value in QUIET_GIT.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def tool(capsys: pytest.CaptureFixture[str]) -> Tool:
+    return Tool(capsys)
 
 
 @pytest.fixture

@@ -1,16 +1,24 @@
-"""What several tests share: a diff to print, a stack on disk, and a tiny upstream under git."""
+"""What several tests share: a diff to print, a stack on disk, a tiny upstream under git, and the command line."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
+from fork.cli import main
+from fork.engine.fork import Fork, environment
+from fork.engine.wheel import base as bases
+from fork.series import Series
 from fork.weave import weave
 from fork.weave.kinds import Fragment, Place
 
+ROOT = Path(__file__).resolve().parents[2]
 QUIET_GIT = {
     **os.environ,
     "GIT_CONFIG_GLOBAL": os.devnull,
@@ -67,10 +75,64 @@ def git(tree: Path, *args: str) -> str:
     return subprocess.run(command, env=QUIET_GIT, check=True, capture_output=True, text=True).stdout
 
 
+def commit(tree: Path, files: Mapping[str, str], message: str) -> Path:
+    """Commits these files, and whatever else has changed."""
+    write(tree, files)
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", f"--message={message}")
+    return tree
+
+
 def committed(root: Path, files: Mapping[str, str]) -> Path:
     """A git checkout whose only commit holds these files."""
-    write(root, files)
+    root.mkdir(parents=True, exist_ok=True)
     git(root, "init", "--quiet", "--initial-branch=main")
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--message=base")
-    return root
+    return commit(root, files, "base")
+
+
+def script(file: Path, *lines: str) -> Path:
+    """A program of the shell in this file."""
+    file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    file.chmod(0o755)
+    return file
+
+
+def fork(*words: object) -> int:
+    """Runs a command of the tool."""
+    return main([str(word) for word in words])
+
+
+class Tool:
+    """The tool's command line, and what it prints."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.capsys = capsys
+
+    def __call__(self, *words: object, status: int = 0) -> pytest.CaptureResult[str]:
+        """What this command alone prints. It ends with this status."""
+        self.capsys.readouterr()
+        ended = fork(*words)
+        said = self.capsys.readouterr()
+        assert ended == status, said
+        return said
+
+    def refusal(self, *words: object) -> str:
+        """The one sentence with which the tool refuses this."""
+        said = self(*words, status=1).err
+        assert said.startswith("fork: ") and said.count("\n") == 1, said
+        return said
+
+
+def fork_of(root: Path, build: Path | None = None) -> Fork:
+    """The fork of a stack's last state on the installed torch, for the CPU."""
+    series = Series.load(root)
+    return Fork(series, series.find(), bases.installed(), "off", build or root / "build")
+
+
+def python(site: Path, *words: str | Path, **more: str) -> str:
+    """What Python prints with a fork as its torch; `more` are variables of its environment."""
+    variables = environment(site, Path(sys.executable)) | more
+    command = [sys.executable, *words]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout

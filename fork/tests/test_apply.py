@@ -1,39 +1,56 @@
 """`fork apply` and `fork export` on a small checkout: commits, patches, and refusals."""
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture
+from pytest import MonkeyPatch, fixture, mark
 
-from fork.cli import main
 from fork.commands.export import COVER
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import Tool, commit, committed, git, write
 from fork.tests.tiny import NATIVE, STACK, UPSTREAM, stack
+
+SOURCE, BAZEL = "aten/src/ATen/native/Twice.cpp", "stack/plain/build_variables.bzl"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stack's folder, and a checkout of its upstream."""
+
+    root: Path
+    tree: Path
+    tool: Tool
+
+    def fork(self, *words: object, status: int = 0) -> str:
+        """What a command of the stack prints, both streams, without the names of folders."""
+        text = "".join(self.tool("--root", self.root, *words, status=status))
+        return text.replace(str(self.root), "OURS").replace(str(self.tree), "TREE")
+
+    def refused(self) -> str:
+        """What `fork apply` says where it cannot, and leaves the checkout as it was."""
+        before = self.state()
+        told = self.fork("apply", self.tree, status=1)
+        assert self.state() == before
+        return told
+
+    def state(self) -> list[str]:
+        return [
+            git(self.tree, *words) for words in (["rev-parse", "HEAD"], ["for-each-ref"], ["status", "--porcelain"])
+        ]
 
 
 @fixture
-def stage(tmp_path: Path, quiet_git: None) -> Iterator[tuple[Path, Path]]:
-    """The stack's folder, and a checkout of its upstream."""
-    yield stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM)
+def stage(tmp_path: Path, quiet_git: None, tool: Tool) -> Stage:
+    return Stage(stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM), tool)
 
 
-def fork(root: Path, *words: str | Path) -> int:
-    return main(["--root", str(root), *map(str, words)])
+def files(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def said(capsys: CaptureFixture[str], *folders: Path) -> str:
-    """What a command printed, both streams, without the names of folders."""
-    out, err = capsys.readouterr()
-    text = out + err
-    for folder in folders:
-        text = text.replace(str(folder), folder.name.upper())
-    return text
-
-
-def test_one_commit_per_pr(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    assert fork(root, "apply", tree, "--branch", "twice") == 0
+def test_one_commit_per_pr(stage: Stage) -> None:
+    tree = stage.tree
+    stage.fork("apply", tree, "--branch", "twice")
     assert git(tree, "branch", "--show-current") == "twice\n"
     assert git(tree, "status", "--porcelain") == ""
     said = git(tree, "log", "--reverse", "--format=%B%an", "main..twice")
@@ -84,28 +101,24 @@ diff --git a/torch/overrides.py b/torch/overrides.py
     )
 
 
-def test_a_prefix(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    assert fork(root, "apply", tree, "--pr", "1") == 0
-    assert git(tree, "log", "--format=%s", "main..stack") == "Add twice\n"
-    assert "\n1 commit is on branch stack of " in said(capsys)
+def test_a_prefix(stage: Stage) -> None:
+    assert "\n1 commit is on branch stack of " in stage.fork("apply", stage.tree, "--pr", "1")
+    assert git(stage.tree, "log", "--format=%s", "main..stack") == "Add twice\n"
 
 
-def test_the_rest_of_the_tree_is_as_it_was(stage: tuple[Path, Path]) -> None:
-    root, tree = stage
+def test_the_rest_of_the_tree_is_as_it_was(stage: Stage) -> None:
+    tree = stage.tree
     (tree / "run.sh").chmod(0o755)
-    git(tree, "commit", "--quiet", "--all", "--message=executable")
-    fork(root, "apply", tree)
+    commit(tree, {}, "executable")
+    stage.fork("apply", tree)
     numbers = git(tree, "diff", "--numstat", "main", "stack").splitlines()
     assert [line.split("\t")[1] for line in numbers] == ["0"] * len(numbers)
     assert git(tree, "ls-tree", "stack", "run.sh").startswith("100755")
 
 
-def test_check_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    assert fork(root, "apply", "--check", tree) == 0
+def test_check_changes_nothing(stage: Stage) -> None:
     assert_expected_inline(
-        said(capsys, tree),
+        stage.fork("apply", "--check", stage.tree),
         """\
 1  plain: Add twice
    +1 aten/src/ATen/native/Twice.cpp: a new file
@@ -119,79 +132,62 @@ def test_check_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[
 2 commits would go on branch stack; nothing was changed
 """,
     )
-    assert git(tree, "branch", "--list") == "* main\n"
-    assert git(tree, "status", "--porcelain") == ""
+    assert git(stage.tree, "branch", "--list") == "* main\n"
+    assert git(stage.tree, "status", "--porcelain") == ""
 
 
-def refused(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> str:
-    root, tree = stage
-    before = (git(tree, "rev-parse", "HEAD"), git(tree, "branch", "--list"))
-    assert fork(root, "apply", tree) == 1
-    assert (git(tree, "rev-parse", "HEAD"), git(tree, "branch", "--list")) == before
-    return said(capsys, tree)
-
-
-def test_a_dirty_tree(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    write(stage[1], {"torch/overrides.py": "names = []\n"})
+def test_a_dirty_tree(stage: Stage) -> None:
+    write(stage.tree, {"torch/overrides.py": "names = []\n"})
     told = "fork: TREE has changes that are not committed (M torch/overrides.py): commit or stash them first\n"
-    assert refused(stage, capsys) == told
+    assert stage.refused() == told
 
 
-def test_changes_inside_a_submodule(stage: tuple[Path, Path], tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
+def test_changes_inside_a_submodule(stage: Stage, tmp_path: Path) -> None:
+    tree = stage.tree
     library = committed(tmp_path / "library", {"lib.cpp": "// as it came\n"})
     git(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/library")
     git(tree, "commit", "--quiet", "--message=library")
     write(tree, {"third_party/library/lib.cpp": "// as a build left it\n"})
-    assert fork(root, "apply", tree) == 0
+    stage.fork("apply", tree)
     assert git(tree, "diff", "--name-only", "main", "stack", "--", "third_party") == ""
     assert (tree / "third_party/library/lib.cpp").read_text() == "// as a build left it\n"
 
 
-def test_a_file_of_the_readers_in_the_way(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    write(stage[1], {"aten/src/ATen/native/Twice.cpp": "mine\n"})
-    told = "fork: TREE/aten/src/ATen/native/Twice.cpp is not under git and in the way: move it\n"
-    assert refused(stage, capsys) == told
-    assert (stage[1] / "aten/src/ATen/native/Twice.cpp").read_text() == "mine\n"
+def test_a_file_of_the_readers_in_the_way(stage: Stage) -> None:
+    write(stage.tree, {SOURCE: "mine\n"})
+    assert stage.refused() == f"fork: TREE/{SOURCE} is not under git and in the way: move it\n"
+    assert (stage.tree / SOURCE).read_text() == "mine\n"
 
 
-def test_a_tree_that_is_not_pytorch(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    git(stage[1], "rm", "--quiet", NATIVE)
-    git(stage[1], "commit", "--quiet", "--message=less")
-    told = "fork: TREE is not the top of a PyTorch checkout: it has no aten/src/ATen/native/native_functions.yaml\n"
-    assert refused(stage, capsys) == told
-    for folder in (stage[0], stage[1] / "torch", stage[1] / "nowhere"):
-        assert fork(stage[0], "apply", folder) == 1
+def test_a_tree_that_is_not_pytorch(stage: Stage) -> None:
+    git(stage.tree, "rm", "--quiet", NATIVE)
+    commit(stage.tree, {}, "less")
+    assert stage.refused() == f"fork: TREE is not the top of a PyTorch checkout: it has no {NATIVE}\n"
+    folders = (stage.root, stage.tree / "torch", stage.tree / "nowhere")
     assert_expected_inline(
-        said(capsys, *stage),
+        "".join(stage.fork("apply", folder, status=1) for folder in folders),
         """\
 fork: OURS is not a git checkout with a commit: clone PyTorch there
 fork: TREE/torch is not the top of a PyTorch checkout: it has no aten/src/ATen/native/native_functions.yaml
 fork: TREE/nowhere is not a folder: give a git checkout of PyTorch
 """,
     )
-    for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message=stack"]):
-        git(stage[0], *words)
-    assert fork(stage[0], "apply", stage[0]) == 1
     told = "fork: OURS holds a stack, not PyTorch: give a checkout of PyTorch, or the stack by --root\n"
-    assert said(capsys, *stage) == told
+    assert stage.fork("apply", committed(stage.root, {}), status=1) == told
 
 
-def test_a_stack_that_is_there_already(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    fork(stage[0], "apply", stage[1])
-    capsys.readouterr()
-    told = "fork: TREE has the stack already (aten/src/ATen/native/Twice.cpp): check out its base\n"
-    assert refused(stage, capsys) == told
-    git(stage[1], "switch", "--quiet", "main")
-    assert refused(stage, capsys) == "fork: TREE has a branch stack already: give another by --branch\n"
+def test_a_stack_that_is_there_already(stage: Stage) -> None:
+    stage.fork("apply", stage.tree)
+    assert stage.refused() == f"fork: TREE has the stack already ({SOURCE}): check out its base\n"
+    git(stage.tree, "switch", "--quiet", "main")
+    assert stage.refused() == "fork: TREE has a branch stack already: give another by --branch\n"
 
 
-def test_all_anchors_that_do_not_fit(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+def test_all_anchors_that_do_not_fit(stage: Stage) -> None:
     other = {"torch/overrides.py": "names = ['two', 'one', 'one']\n", "docs/source/ops.rst": "x\n"}
-    write(stage[1], other)
-    git(stage[1], "commit", "--quiet", "--all", "--message=other")
+    commit(stage.tree, other, "other")
     assert_expected_inline(
-        refused(stage, capsys),
+        stage.refused(),
         """\
 fork: 2 places do not fit: see the anchors in stack/series.yaml
   docs/source/ops.rst: container 'Operators' found 0 times
@@ -200,37 +196,35 @@ fork: 2 places do not fit: see the anchors in stack/series.yaml
     )
 
 
-def test_no_author(stage: tuple[Path, Path], capsys: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
+def test_no_author(stage: Stage, monkeypatch: MonkeyPatch) -> None:
     for name in ("AUTHOR_NAME", "AUTHOR_EMAIL", "COMMITTER_NAME", "COMMITTER_EMAIL"):
         monkeypatch.delenv(f"GIT_{name}")
-    git(stage[1], "config", "user.useConfigOnly", "true")
-    assert refused(stage, capsys) == "fork: git knows no author for TREE: set user.name and user.email\n"
+    git(stage.tree, "config", "user.useConfigOnly", "true")
+    assert stage.refused() == "fork: git knows no author for TREE: set user.name and user.email\n"
 
 
-def test_an_export_is_the_same_every_time_and_gives_the_tree_of_apply(
-    stage: tuple[Path, Path], tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
-    root, tree = stage
-    fork(root, "export", tree, tmp_path / "one")
-    first = {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()}
+def test_an_export_is_the_same_every_time_and_gives_the_tree_of_apply(stage: Stage, tmp_path: Path) -> None:
+    tree = stage.tree
+    stage.fork("export", tree, tmp_path / "one")
+    first = files(tmp_path / "one")
     assert sorted(first) == [COVER, "0001-Add-twice.patch", "0002-Make-twice-fast.patch"]
-    fork(root, "export", tree, tmp_path / "one")
-    assert {file.name: file.read_bytes() for file in (tmp_path / "one").iterdir()} == first
+    stage.fork("export", tree, tmp_path / "one")
+    assert files(tmp_path / "one") == first
 
     assert git(tree, "branch", "--list") == "* main\n"
-    fork(root, "apply", tree)
+    stage.fork("apply", tree)
     git(tree, "switch", "--quiet", "--create", "by-mail", "main")
     git(tree, "am", "--quiet", *map(str, sorted((tmp_path / "one").glob("*.patch"))))
-    for commit in ("~1", ""):
-        assert git(tree, "diff", f"stack{commit}", f"by-mail{commit}") == ""
-        messages = [git(tree, "show", "-s", "--format=%B", b + commit) for b in ("stack", "by-mail")]
+    for back in ("~1", ""):
+        assert git(tree, "diff", f"stack{back}", f"by-mail{back}") == ""
+        messages = [git(tree, "show", "-s", "--format=%B", branch + back) for branch in ("stack", "by-mail")]
         assert messages[0] == messages[1]
 
 
-def test_the_cover_letter(stage: tuple[Path, Path], tmp_path: Path) -> None:
-    fork(stage[0], "export", stage[1], tmp_path / "out")
+def test_the_cover_letter(stage: Stage, tmp_path: Path) -> None:
+    stage.fork("export", stage.tree, tmp_path / "out")
     letter = (tmp_path / "out" / COVER).read_text()
-    base = git(stage[1], "rev-parse", "HEAD").strip()
+    base = git(stage.tree, "rev-parse", "HEAD").strip()
     assert_expected_inline(
         letter.replace(base, "BASE"),
         """\
@@ -257,126 +251,92 @@ Each applies, builds and passes its tests on top of those before it:
     )
 
 
-def test_what_changed_since_an_earlier_export(
-    stage: tuple[Path, Path], tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
-    root, tree = stage
-    fork(root, "export", tree, tmp_path / "old")
-    write(root, {"torch/overrides.py": "names = ['twice', 'thrice']\n"})
-    capsys.readouterr()
-    assert fork(root, "export", tree, "--compare-to", tmp_path / "old") == 0
-    text = said(capsys)
+def test_what_changed_since_an_earlier_export(stage: Stage, tmp_path: Path) -> None:
+    tree, old, nowhere = stage.tree, tmp_path / "old", tmp_path / "nowhere"
+    stage.fork("export", tree, old)
+    write(stage.root, {"torch/overrides.py": "names = ['twice', 'thrice']\n"})
+    text = stage.fork("export", tree, "--compare-to", old)
     assert "1:" in text and " = 1:" in text and "+    'thrice'," in text
-    assert fork(root, "export", tree, "--compare-to", tmp_path / "nowhere") == 1
-    assert fork(root, "export", tree) == 1
-    assert_expected_inline(
-        said(capsys, tmp_path),
-        """\
-fork: TEST_WHAT_CHANGED_SINCE_AN_EAR0/nowhere holds no export: it has no patches
-fork: fork export has nothing to do: give DIR, --compare-to OLD, or both
-""",
-    )
+    told = f"fork: {nowhere} holds no export: it has no patches\n"
+    assert stage.fork("export", tree, "--compare-to", nowhere, status=1) == told
+    told = "fork: fork export has nothing to do: give DIR, --compare-to OLD, or both\n"
+    assert stage.fork("export", tree, status=1) == told
 
 
-def test_a_branch_that_git_cannot_have_changes_nothing(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    git(tree, "branch", "stack")
-    before = git(tree, "for-each-ref") + git(tree, "status", "--porcelain")
-    for name in ("stack", "stack/v2", "a b", "v..2"):
-        for more in ([], ["--check"]):
-            assert fork(root, "apply", tree, "--branch", name, *more) == 1
-            assert name in said(capsys)
-    assert git(tree, "for-each-ref") + git(tree, "status", "--porcelain") == before
-    assert git(tree, "branch", "--show-current") == "main\n"
+@mark.parametrize("more", [[], ["--check"]])
+@mark.parametrize("name", ["stack", "stack/v2", "a b", "v..2"])
+def test_a_branch_that_git_cannot_have_changes_nothing(stage: Stage, name: str, more: list[str]) -> None:
+    git(stage.tree, "branch", "stack")
+    before = stage.state()
+    assert name in stage.fork("apply", stage.tree, "--branch", name, *more, status=1)
+    assert stage.state() == before
+    assert git(stage.tree, "branch", "--show-current") == "main\n"
 
 
-def test_patches_of_the_readers_own_are_left_alone(stage: tuple[Path, Path], tmp_path: Path) -> None:
-    root, tree = stage
+def test_patches_of_the_readers_own_are_left_alone(stage: Stage, tmp_path: Path) -> None:
+    tree = stage.tree
     own = write(tmp_path / "patches", {"0001-my-own.patch": "mine\n", "0007-other.patch": "mine too\n"})
-    assert fork(root, "export", tree, own) == 1
-    assert sorted(file.name for file in own.iterdir()) == ["0001-my-own.patch", "0007-other.patch"]
-    assert fork(root, "export", tree, tmp_path / "new") == 0
+    stage.fork("export", tree, own, status=1)
+    assert sorted(files(own)) == ["0001-my-own.patch", "0007-other.patch"]
+    stage.fork("export", tree, tmp_path / "new")
     (tmp_path / "new/0009-stale.patch").write_text("of a longer stack\n")
-    assert fork(root, "export", tree, tmp_path / "new") == 0
-    assert COVER in {file.name for file in (tmp_path / "new").iterdir()}
-    assert not (tmp_path / "new/0009-stale.patch").exists()
+    stage.fork("export", tree, tmp_path / "new")
+    assert COVER in files(tmp_path / "new") and "0009-stale.patch" not in files(tmp_path / "new")
 
 
-def test_an_export_does_not_depend_on_gits_configuration(stage: tuple[Path, Path], tmp_path: Path) -> None:
-    root, tree = stage
-    exports = []
+def test_an_export_does_not_depend_on_gits_configuration(stage: Stage, tmp_path: Path) -> None:
+    tree, folder = stage.tree, tmp_path / "export"
+    stage.fork("export", tree, folder)
+    first = files(folder)
+    assert len(first) == 3
     settings = (
         "diff.noprefix=true diff.mnemonicPrefix=true diff.context=9 diff.suppressBlankEmpty=true color.ui=always "
         "format.signOff=true format.suffix=.txt format.to=a@b format.headers=X:y format.filenameMaxLength=20 "
         "format.from=true format.notes=true"
     )
-    for setting in (None, *settings.split()):
-        if setting:
-            git(tree, "config", *setting.split("=", 1))
-        folder = tmp_path / "export"
-        assert fork(root, "export", tree, folder) == 0
-        exports.append({file.name: file.read_bytes() for file in folder.iterdir()})
-        if setting:
-            git(tree, "config", "--unset", setting.split("=", 1)[0])
-    assert len(exports[0]) == 3
-    assert all(export == exports[0] for export in exports)
+    for name, value in (setting.split("=", 1) for setting in settings.split()):
+        git(tree, "config", name, value)
+        stage.fork("export", tree, folder)
+        assert files(folder) == first, name
+        git(tree, "config", "--unset", name)
 
 
-def test_a_fragment_that_goes_nowhere_is_named(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    """A list of the base that is not a list any more, lines in a list without an anchor, entries that are none."""
-    root, tree = stage
-    for path, text, message in (
-        ("torch/overrides.py", "names = build()\n", "container 'names' is not a list"),
-        ("torch/overrides.py", "names = ['one'] + more\n", "container 'names' is not a list"),
-    ):
-        write(tree, {path: text})
-        git(tree, "commit", "-qam", "changed")
-        assert fork(root, "apply", tree) == 1
-        assert message in said(capsys)
-    write(tree, {"torch/overrides.py": UPSTREAM["torch/overrides.py"]})
-    git(tree, "commit", "-qam", "back")
-    for path, text, message in (
-        ("stack/plain/build_variables.bzl", 'nativ = [\n    "Twice.cpp",\n]\n', "has none of 'native'"),
-        (
-            "stack/plain/build_variables.bzl",
-            'native = [\n    "Twice.cpp",\n]\nother = [\n    "Lost.cpp",\n]\n',
-            "line 4 of the fragment is in no container",
-        ),
+@mark.parametrize("text", ["names = build()\n", "names = ['one'] + more\n"])
+def test_a_list_of_the_base_that_is_none_any_more(stage: Stage, text: str) -> None:
+    commit(stage.tree, {"torch/overrides.py": text}, "changed")
+    assert "container 'names' is not a list" in stage.refused()
+
+
+@mark.parametrize(
+    ("path", "text", "told"),
+    [
+        (BAZEL, 'nativ = [\n    "Twice.cpp",\n]\n', "has none of 'native'"),
+        (BAZEL, f'{STACK[BAZEL]}other = [\n    "Lost.cpp",\n]\n', "line 4 of the fragment is in no container"),
         (NATIVE, "# nothing yet\n", "the fragment has no entry"),
-    ):
-        before = (root / path).read_text()
-        write(root, {path: text})
-        assert fork(root, "apply", tree) == 1
-        assert message in said(capsys)
-        write(root, {path: before})
-    assert fork(root, "apply", tree) == 0
+    ],
+)
+def test_a_fragment_that_goes_nowhere_is_named(stage: Stage, path: str, text: str, told: str) -> None:
+    """Lines in a list without an anchor, entries that are none."""
+    write(stage.root, {path: text})
+    assert told in stage.refused()
 
 
-def test_what_a_release_lacks_is_told(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    source, file = "aten/src/ATen/native/Twice.cpp", "torch/overrides.py"
-    series = (root / "stack/series.yaml").read_text()
-    note = f"note     {source} does not compile here: {file} has no 'three', which a later release has\n"
+def test_what_a_release_lacks_is_told(stage: Stage) -> None:
+    file, series = "torch/overrides.py", STACK["stack/series.yaml"]
+    note = f"note     {SOURCE} does not compile here: {file} has no 'three', which a later release has\n"
     for name, told in (("'three'", True), ("'two'", False)):
-        (root / "stack/series.yaml").write_text(f'{series}needs:\n  {source}:\n    {file}: "{name}"\n')
-        assert fork(root, "apply", tree, "--check") == 0
-        assert (note in capsys.readouterr().out) == told
-    (root / "stack/series.yaml").write_text(series)
+        write(stage.root, {"stack/series.yaml": f'{series}needs:\n  {SOURCE}:\n    {file}: "{name}"\n'})
+        assert (note in stage.tool("--root", stage.root, "apply", stage.tree, "--check").out) == told
 
 
-def test_what_is_left_to_write_is_told(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
-    root, tree = stage
-    write(root, {"aten/src/ATen/native/Twice.cpp": "// TODO: explain.\n// TODO: test.\n"})
-    assert fork(root, "apply", tree) == 0
-    assert "note     2 lines are left to write, which `fork check --static` names" in capsys.readouterr().out
+def test_what_is_left_to_write_is_told(stage: Stage) -> None:
+    write(stage.root, {SOURCE: "// TODO: explain.\n// TODO: test.\n"})
+    told = "note     2 lines are left to write, which `fork check --static` names"
+    assert told in stage.tool("--root", stage.root, "apply", stage.tree).out
 
 
-def test_gits_own_reason_is_told(
-    stage: tuple[Path, Path], capsys: CaptureFixture[str], monkeypatch: MonkeyPatch, tmp_path: Path
-) -> None:
+def test_gits_own_reason_is_told(stage: Stage, monkeypatch: MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
-    assert fork(stage[0], "apply", stage[1]) == 1
-    assert "detected dubious ownership" in said(capsys)
+    assert "detected dubious ownership" in stage.fork("apply", stage.tree, status=1)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert fork(stage[0], "apply", stage[1]) == 1
-    assert said(capsys) == "fork: git is not on the PATH: install it\n"
+    assert stage.fork("apply", stage.tree, status=1) == "fork: git is not on the PATH: install it\n"

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, fixture, mark, raises
+from pytest import fixture, mark, raises
 
 from fork.checkout.message import Message
-from fork.cli import main
 from fork.commands.export import COVER
 from fork.errors import ForkError
 from fork.page.html import page
 from fork.series import Series
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import Tool, commit, committed, fork, git, write
 from fork.tests.pages import whole
-from fork.tests.tiny import COMMITS, SPLIT, UPSTREAM, split
+from fork.tests.tiny import COMMITS, SPLIT, UPSTREAM, on_a_wheel, split
 from fork.verify import soundness
 
 
 @fixture
-def stage(tmp_path: Path, quiet_git: None) -> Iterator[tuple[Path, Path]]:
+def stage(tmp_path: Path, quiet_git: None) -> tuple[Path, Path]:
     """The stack's folder, and a checkout of its upstream with a release tag."""
     tree = committed(tmp_path / "tree", UPSTREAM)
     git(tree, "tag", "v2.13.0")
-    yield split(tmp_path / "ours"), tree
-
-
-def fork(*words: str | Path) -> int:
-    return main([str(word) for word in words])
+    return split(tmp_path / "ours"), tree
 
 
 def messages(tree: Path, branch: str) -> str:
@@ -80,9 +74,8 @@ def test_a_key_that_nobody_knows(tmp_path: Path) -> None:
         assert text != SPLIT["stack/series.yaml"]
         with raises(ForkError) as caught:
             Series.load(write(tmp_path, {"stack/series.yaml": text}))
-        errors.append(
-            str(caught.value).removeprefix(f"{tmp_path}/stack/series.yaml ").removeprefix("is not a series: ")
-        )
+        told = str(caught.value).removeprefix(f"{tmp_path}/stack/series.yaml ")
+        errors.append(told.removeprefix("is not a series: "))
     assert_expected_inline(
         "\n".join(errors),
         """\
@@ -99,11 +92,10 @@ commit fast has 'kernel' where an entry belongs: write name, title, introduces""
     )
 
 
-def test_it_is_shown(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_it_is_shown(tmp_path: Path, tool: Tool) -> None:
     root = split(tmp_path)
-    assert fork("--root", root, "show") == 0
     assert_expected_inline(
-        capsys.readouterr().out,
+        tool("--root", root, "show").out,
         """\
 1  plain: Add twice
    + aten/src/ATen/native/Twice.cpp
@@ -121,19 +113,15 @@ def test_it_is_shown(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
 + a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again
 """,
     )
-    assert fork("--root", root, "show", "2") == 0
-    both = capsys.readouterr().out
+    both = tool("--root", root, "show", "2").out
     assert both.startswith(f"PR 2 of 2: fast\n\n{SPLIT['stack/fast/PR.md']}\nCommit 2.1: fast.kernel\n")
     for word in ("2.1", "2.2"):
-        assert fork("--root", root, "show", word) == 0
-        assert capsys.readouterr().out in both
+        assert tool("--root", root, "show", word).out in both
 
 
 def test_its_page(tmp_path: Path) -> None:
     """The PR stands above its commits in the picture, and before them in the text."""
-    text = SPLIT["stack/series.yaml"].replace("file: after one", "file: before baddbmm")
-    text = text.replace("torch/overrides", "docs/overrides")
-    series = Series.load(write(tmp_path, SPLIT | {"stack/series.yaml": text, "docs/overrides.py": "names = []\n"}))
+    series = Series.load(write(tmp_path, SPLIT | on_a_wheel(SPLIT["stack/series.yaml"])))
     everything = page(series, None)
     found = whole(everything)
     assert [id for id in found.ids if re.fullmatch(r"[\w.]+", id)] == ["plain", "fast", "fast.kernel", "fast.name"]
@@ -179,10 +167,10 @@ M	torch/overrides.py""",
     )
 
 
-def test_a_plan_and_a_prefix(stage: tuple[Path, Path], capsys: CaptureFixture[str]) -> None:
+def test_a_plan_and_a_prefix(stage: tuple[Path, Path], tool: Tool) -> None:
     root, tree = stage
-    assert fork("--root", root, "apply", tree, "--check", "--pr", "2.1") == 0
-    first, head, rest = capsys.readouterr().out.partition("2  fast: Make twice fast\n")
+    said = tool("--root", root, "apply", tree, "--check", "--pr", "2.1").out
+    first, head, rest = said.partition("2  fast: Make twice fast\n")
     assert first.startswith("1  plain: Add twice\n") and head
     assert_expected_inline(
         rest,
@@ -234,9 +222,7 @@ def branch(tree: Path, *said: str) -> Path:
     """A branch of a commit for each message, and the folder that the stack of it would go into."""
     git(tree, "switch", "--quiet", "--create", "mine", "v2.13.0")
     for n, text in enumerate(said):
-        write(tree, {f"torch/new{n}.py": f"x = {n}\n"})
-        git(tree, "add", "--all")
-        git(tree, "commit", "--quiet", f"--message={text}")
+        commit(tree, {f"torch/new{n}.py": f"x = {n}\n"}, text)
     return tree.parent / "imported"
 
 
@@ -270,11 +256,10 @@ def test_a_branch_says_by_one_line_which_commits_belong_together(stage: tuple[Pa
     ],
 )
 def test_a_branch_of_commits_that_are_not_neighbours(
-    stage: tuple[Path, Path], capsys: CaptureFixture[str], said: tuple[str, ...], reason: str
+    stage: tuple[Path, Path], tool: Tool, said: tuple[str, ...], reason: str
 ) -> None:
     folder = branch(stage[1], *said)
-    assert fork("import", stage[1], folder) == bool(reason)
-    assert reason in capsys.readouterr().err
+    assert reason in tool("import", stage[1], folder, status=bool(reason)).err
     if not reason:
         assert len({one.name for one in Series.load(folder).commits}) == len(said)
 
@@ -283,13 +268,10 @@ def test_its_descriptions_are_checked(tmp_path: Path) -> None:
     series = Series.load(split(tmp_path))
     assert [*soundness.files(series), *soundness.descriptions(series)] == []
     (tmp_path / "stack/fast.name/COMMIT.md").unlink()
-    write(
-        tmp_path,
-        {"stack/fast.kernel/COMMIT.md": "Fast\n\nPart-of: slow.kernel\n", "stack/fast/build_variables.bzl": ""},
-    )
-    found = [*soundness.files(series), *soundness.descriptions(series)]
+    wrong = "Fast\n\nPart-of: slow.kernel\n"
+    write(tmp_path, {"stack/fast.kernel/COMMIT.md": wrong, "stack/fast/build_variables.bzl": ""})
     assert_expected_inline(
-        "\n".join(found),
+        "\n".join([*soundness.files(series), *soundness.descriptions(series)]),
         """\
 stack/fast/build_variables.bzl: no commit is called fast
 stack/fast.kernel/COMMIT.md: it does not begin with 'Compute twice by one product' and an empty line

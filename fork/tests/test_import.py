@@ -7,28 +7,28 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
+from pytest import MonkeyPatch, fixture, mark, raises
 
 from fork import process
-from fork.cli import main
 from fork.commands import compat
-from fork.engine.fork import environment
 from fork.engine.pipeline import refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import ROOT, Tool, commit, committed, fork, git, python, write
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
 from fork.weave.kinds import Fragment
 
+OPS = "aten/src/ATen/native/Ops.cpp"
+TWICE = "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n"
 MORE = {
-    "aten/src/ATen/native/Ops.cpp": """\
+    OPS: """\
 #include <ATen/core/Tensor.h>
 
 namespace at::native {
@@ -44,18 +44,12 @@ Tensor one(const Tensor& a) {
 
 
 @fixture
-def tree(tmp_path: Path, quiet_git: None) -> Iterator[Path]:
+def tree(tmp_path: Path, quiet_git: None) -> Path:
     """A checkout with a release tag, on a branch of its own."""
     path = committed(tmp_path / "tree", UPSTREAM | MORE)
     git(path, "tag", "v2.13.0")
     git(path, "switch", "--quiet", "--create", "mine")
-    yield path
-
-
-def commit(tree: Path, files: dict[str, str], message: str) -> None:
-    write(tree, files)
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", f"--message={message}")
+    return path
 
 
 def released(tree: Path, files: dict[str, str]) -> None:
@@ -72,8 +66,22 @@ def edited(tree: Path, path: str, before: str, after: str) -> dict[str, str]:
     return {path: text.replace(before, after, 1)}
 
 
-def fork(*words: str | Path) -> int:
-    return main([str(word) for word in words])
+def with_function(text: str, function: str) -> str:
+    """A source with a function more at its end."""
+    end = "} // namespace at::native\n"
+    assert end in text
+    return text.replace(end, f"{function}\n{end}")
+
+
+def of(tree: Path) -> tuple[object, ...]:
+    """The words that take the checkout's branch as the stack."""
+    return "--root", tree.parent / "root", "--checkout", tree
+
+
+def home(tree: Path) -> Path:
+    """Where a command has put the stack of the branch."""
+    (folder,) = (tree.parent / "root/build/checkouts").glob("tree-*/")
+    return folder
 
 
 def imported(tree: Path, *words: str) -> Path:
@@ -113,10 +121,8 @@ def test_it_undoes_apply(tmp_path: Path, tree: Path, made: Callable[[Path], Path
     ours, theirs = Series.load(root), Series.load(folder)
     for one, other in zip(ours.outline(), theirs.outline(), strict=True):
         assert (one.name, one.title, ours.description(one)) == (other.name, other.title, theirs.description(other))
-    for commit in ours.commits:
-        old, new = (
-            {path: file.read_text() for path, file in series.state(commit.name).items()} for series in (ours, theirs)
-        )
+    for step in ours.commits:
+        old, new = ({path: file.read_text() for path, file in one.state(step.name).items()} for one in (ours, theirs))
         # What differs: the checkout is of an older release, and a list is opened as the checkout's.
         assert (old.pop("docs/source/ops.md"), new.pop("docs/source/ops.rst")) == (
             "# Operators\n\n    twice\n",
@@ -127,20 +133,18 @@ def test_it_undoes_apply(tmp_path: Path, tree: Path, made: Callable[[Path], Path
         assert new == old
 
 
-def test_the_stack_of_a_branch(tree: Path, capsys: CaptureFixture[str]) -> None:
+def test_the_stack_of_a_branch(tree: Path, tool: Tool) -> None:
     """Two entries of one list at two places, a function, odd spacing, and a file that is not committed yet."""
     native = UPSTREAM[NATIVE] + "\n- func: zwei(Tensor a) -> Tensor\n"
     native = native.replace("- func: two", "- func: twice(Tensor a) -> Tensor\n\n- func: two")
-    cpp = MORE["aten/src/ATen/native/Ops.cpp"].replace(
-        "} // namespace", "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n\n} // namespace"
-    )
-    commit(tree, {NATIVE: native, "aten/src/ATen/native/Ops.cpp": cpp}, "Add twice\n\nAnd zwei.")
+    commit(tree, {NATIVE: native, OPS: with_function(MORE[OPS], TWICE)}, "Add twice\n\nAnd zwei.")
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
     write(tree, {"torch/overrides.py": "names = [\n    'one',\n    'twice',\n    'two',\n]\n", "notes.txt": "new\n"})
     before = content(tree)
-    folder = imported(tree)
+    folder = tree.parent / "stack"
+    said = tool("import", tree, folder).err
     assert content(tree) == before
-    assert "2 commits of mine and what is not committed yet, since v2.13.0" in capsys.readouterr().err
+    assert "2 commits of mine and what is not committed yet, since v2.13.0" in said
     assert_expected_inline(
         (folder / "stack/series.yaml").read_text(),
         """\
@@ -184,7 +188,7 @@ anchors:
     )
     assert (folder / "stack/add-twice/PR.md").read_text() == "Add twice\n\nAnd zwei.\n"
     assert_expected_inline(
-        (folder / "aten/src/ATen/native/Ops.cpp").read_text(),
+        (folder / OPS).read_text(),
         """\
 #include <ATen/ops/twice.h> // fragment only
 #include <ATen/ops/twice_native.h> // fragment only
@@ -200,8 +204,7 @@ Tensor twice(const Tensor& a) {
 } // namespace at::native
 """,
     )
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message=Changes that are not committed yet")
+    commit(tree, {}, "Changes that are not committed yet")
     same_again(tree, folder)
 
 
@@ -214,13 +217,10 @@ def test_a_changed_line_of_python_is_a_piece_that_replaces_it(tree: Path) -> Non
     assert isinstance(fragment, Fragment) and fragment.places["piece 1"][0].replaces
 
 
-def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, capsys: CaptureFixture[str]) -> None:
-    source = "aten/src/ATen/native/Ops.cpp"
-    files = edited(tree, source, "  return a;\n", "  return a.clone();\n") | edited(
-        tree, NATIVE, "- func: one(Tensor a) -> Tensor\n", "- func: one(Tensor a) -> Tensor\n  variants: method\n"
-    )
-    twice = "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n\n"
-    files[source] = files[source].replace("} // names", twice + "} // names")
+def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, tool: Tool) -> None:
+    one, out = "- func: one(Tensor a) -> Tensor\n", tree.parent / "out"
+    files = edited(tree, NATIVE, one, f"{one}  variants: method\n")
+    files |= {OPS: with_function(MORE[OPS].replace("  return a;\n", "  return a.clone();\n"), TWICE)}
     commit(tree, files | {"data.bin": "a\0b", "crlf.txt": "a\r\n", "good.txt": "good\n"}, "Change much")
     (tree / "latin.txt").write_bytes(b"caf\xe9\n")
     os.symlink("good.txt", tree / "link.txt")
@@ -232,12 +232,9 @@ def test_what_a_stack_cannot_have_is_named_and_the_rest_is_taken(tree: Path, cap
     git(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/library")
     git(tree, "rm", "--quiet", "--cached", ".gitmodules")
     (tree / ".gitmodules").unlink()
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message=More")
-    capsys.readouterr()
-    assert fork("import", tree, tree.parent / "out") == 1
-    assert not (tree.parent / "out").exists()
-    said = capsys.readouterr().err.replace(str(tree), "TREE").replace("aten/src/ATen/native", "N")
+    commit(tree, {}, "More")
+    said = tool("import", tree, out, status=1).err.replace(str(tree), "TREE").replace("aten/src/ATen/native", "N")
+    assert not out.exists()
     assert_expected_inline(
         said.partition("\n")[2],
         """\
@@ -254,27 +251,25 @@ fork: 10 changes of TREE cannot be part of a stack; --added-only leaves them out
   tool.sh is executable, and the files of a stack are not: `chmod -x` it
 """,
     )
-    folder = imported(tree, "--added-only")
-    assert "left out data.bin is binary" in capsys.readouterr().err
-    series = Series.load(folder)
-    assert sorted(series.state("2")) == [source, "good.txt"]
-    assert "Tensor twice" in (folder / source).read_text()
+    assert "left out data.bin is binary" in tool("import", tree, out, "--added-only").err
+    assert sorted(Series.load(out).state("2")) == [OPS, "good.txt"]
+    assert "Tensor twice" in (out / OPS).read_text()
 
 
-def test_where_a_branch_begins(tree: Path, capsys: CaptureFixture[str]) -> None:
+def test_where_a_branch_begins(tree: Path, tool: Tool) -> None:
     """The nearest of the release tags and main branches, or what --since says."""
     git(tree, "switch", "--quiet", "main")
     commit(tree, {"README.md": "later\n"}, "Later")
     git(tree, "switch", "--quiet", "--create", "next")
     commit(tree, {"a.txt": "a\n"}, "A")
     commit(tree, {"b.txt": "b\n"}, "B")
-    assert [pr.title for pr in Series.load(imported(tree)).prs] == ["A", "B"]
-    assert "since main" in capsys.readouterr().err
+    assert "since main" in tool("import", tree, tree.parent / "out").err
+    assert [pr.title for pr in Series.load(tree.parent / "out").prs] == ["A", "B"]
     assert [pr.title for pr in Series.load(imported(tree, "--since", "v2.13.0")).prs] == ["Later", "A", "B"]
     assert [pr.title for pr in Series.load(imported(tree, "--since", "HEAD~")).prs] == ["B"]
 
 
-def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
+def test_nothing_to_take(tree: Path, tool: Tool) -> None:
     write(tree.parent / "full", {"mine.txt": "mine\n"})
     for words, reason in (
         ((tree, "out"), "has nothing after v2.13.0: neither a commit nor a changed file"),
@@ -283,13 +278,9 @@ def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
         ((tree, tree.parent / "full"), "is not empty: give a new folder"),
         ((tree, tree / "new"), "would become part of its branch: choose a folder outside"),
     ):
-        assert fork("import", *words) == 1
-        assert reason in capsys.readouterr().err
-    assert (
-        not (tree.parent / "out").exists()
-        and not (tree / "new").exists()
-        and content(tree.parent / "full").keys() == {"mine.txt"}
-    )
+        assert reason in tool("import", *words, status=1).err
+    assert not (tree.parent / "out").exists() and not (tree / "new").exists()
+    assert content(tree.parent / "full").keys() == {"mine.txt"}
 
 
 @mark.parametrize(
@@ -302,7 +293,7 @@ def test_nothing_to_take(tree: Path, capsys: CaptureFixture[str]) -> None:
         ("git cherry-pick clash", "is in the middle of a cherry-pick: finish or abort it first"),
     ],
 )
-def test_an_unfinished_or_branching_history(tree: Path, capsys: CaptureFixture[str], prepare: str, reason: str) -> None:
+def test_an_unfinished_or_branching_history(tree: Path, tool: Tool, prepare: str, reason: str) -> None:
     commit(tree, {"a.txt": "a\n"}, "A")
     for branch, path in (("side", "side.txt"), ("clash", "a.txt")):
         git(tree, "switch", "--quiet", "--create", branch, "main")
@@ -310,8 +301,7 @@ def test_an_unfinished_or_branching_history(tree: Path, capsys: CaptureFixture[s
     git(tree, "switch", "--quiet", "mine")
     subprocess.run(shlex.split(prepare), cwd=tree, capture_output=True)
     before = content(tree)
-    assert fork("import", tree, tree.parent / "out") == 1
-    assert reason in capsys.readouterr().err
+    assert reason in tool("import", tree, tree.parent / "out", status=1).err
     assert content(tree) == before
 
 
@@ -322,53 +312,44 @@ def test_a_detached_head_is_a_stack_too(tree: Path) -> None:
     assert [pr.name for pr in series.prs] == ["a"] and series.wheel_suffix == "fork"
 
 
-def test_commands_take_the_branch_as_it_is_now(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_commands_take_the_branch_as_it_is_now(tree: Path, tool: Tool) -> None:
     """And only what changed is written again, so that a build has little to do."""
-    words = ("--root", tmp_path / "root", "--checkout", tree)
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     commit(tree, {"torch/newer.py": "y = 1\n"}, "Add y")
-    assert fork(*words, "show") == 0
-    assert "add-x" in capsys.readouterr().out
-    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
-    times = {file: file.stat().st_mtime_ns for file in home.rglob("*") if "build" not in file.parts[len(home.parts) :]}
+    assert "add-x" in tool(*of(tree), "show").out
+    stack = home(tree)
+    files = [file for file in stack.rglob("*") if "build" not in file.relative_to(stack).parts]
+    times = {file: file.stat().st_mtime_ns for file in files}
     write(tree, {"torch/newer.py": "y = 2\n"})
     git(tree, "add", "--all")
     git(tree, "commit", "--quiet", "--amend", "--no-edit")
-    assert fork(*words, "show", "2") == 0
-    assert "y = 2" in capsys.readouterr().out
+    assert "y = 2" in tool(*of(tree), "show", "2").out
     changed = {file.name for file, time in times.items() if file.is_file() and file.stat().st_mtime_ns != time}
     assert changed == {"newer.py"}
-    series = Series.load(home)  # its name is the branch's, so that the next build goes on with this one
+    series = Series.load(stack)  # its name is the branch's, so that the next build goes on with this one
     assert [series.build_name(pr) for pr in series.commits] == ["add-x", "branch"]
     git(tree, "reset", "--quiet", "--hard", "HEAD~")
-    assert fork(*words, "show") == 0
-    assert "add-y" not in capsys.readouterr().out and not (home / "torch/newer.py").exists()
+    assert "add-y" not in tool(*of(tree), "show").out and not (stack / "torch/newer.py").exists()
 
 
-def test_check_of_a_branch(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_check_of_a_branch(tree: Path, tool: Tool) -> None:
     """Pieces that are not statements, and messages without sections, are sound."""
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
-    words = ("--root", tmp_path / "root", "--checkout", tree)
-    assert fork(*words, "check", "--static") == 1
-    assert capsys.readouterr().err.splitlines()[-2:] == [
+    assert tool(*of(tree), "check", "--static", status=1).err.splitlines()[-2:] == [
         "fork: the stack has 1 fault:",
         "  torch/_ops.py: anchor 'after first()' or 'before second()' in 'piece 1' found 0 times",
     ]
 
 
-def test_check_of_a_branch_that_changes_a_formula_and_a_kernel(
-    tree: Path, tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
+def test_check_of_a_branch_that_changes_a_formula_and_a_kernel(tree: Path, tool: Tool) -> None:
     """A build takes what the release has otherwise from there, so that is no fault of the stack."""
-    lists = {DERIVATIVES: "- name: one(Tensor a) -> Tensor\n  a: grad\n", NATIVE: UPSTREAM[NATIVE]}
-    released(tree, lists)
+    released(tree, {DERIVATIVES: "- name: one(Tensor a) -> Tensor\n  a: grad\n"})
     changed = edited(tree, DERIVATIVES, "a: grad", "a: grad * 2") | edited(tree, OPS, "return a", "return a + 1")
     commit(tree, changed, "Change both")
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "check", "--static") == 0
-    assert "files            sound\n" in capsys.readouterr().out
+    assert "files            sound\n" in tool(*of(tree), "check", "--static").out
 
 
-def test_a_partial_clone_that_cannot_load_a_text(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_partial_clone_that_cannot_load_a_text(tree: Path, tmp_path: Path, tool: Tool) -> None:
     """The file is named, and the command that brings it."""
     git(tree, "config", "uploadpack.allowFilter", "true")
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "    third()\n    second()\n"), "Call it")
@@ -380,21 +361,19 @@ def test_a_partial_clone_that_cannot_load_a_text(tree: Path, tmp_path: Path, cap
     for promise in (True, False):  # Without one, git says only that the text is missing.
         if not promise:
             git(partial, "config", "--unset", "remote.origin.promisor")
-        assert fork("import", partial, tmp_path / "out") == 1
-        assert capsys.readouterr().err == f"fork: {lacks}\n"
+        assert tool("import", partial, tmp_path / "out", status=1).err == f"fork: {lacks}\n"
     away.rename(tree)
     git(partial, *command.split()[3:])
     assert fork("import", partial, tmp_path / "out") == 0
 
 
-def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path, tool: Tool) -> None:
     """On the commit that it left, not on HEAD, which has them already; `git am` gives the same trees."""
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "    third()\n    second()\n"), "Call it")
-    words = ("--root", tmp_path / "root", "--checkout", tree)
-    assert fork(*words, "export", tree, tree / "patches") == 1  # They would be new files of the branch.
-    assert "would become part of its branch: choose a folder outside" in capsys.readouterr().err
-    assert fork(*words, "export", tree, tmp_path / "patches") == 0
+    said = tool(*of(tree), "export", tree, tree / "patches", status=1).err  # They would be new files of the branch.
+    assert "would become part of its branch: choose a folder outside" in said
+    assert fork(*of(tree), "export", tree, tmp_path / "patches") == 0
     patches = sorted(map(str, (tmp_path / "patches").glob("*.patch")))
     assert len(patches) == 2
     git(tree, "switch", "--quiet", "--create", "again", "v2.13.0")
@@ -402,19 +381,17 @@ def test_the_patches_of_a_branch_are_its_own_commits(tree: Path, tmp_path: Path,
     assert trees(tree, "again") == trees(tree, "mine")
 
 
-def test_an_error_names_the_file_of_the_checkout(tree: Path, tmp_path: Path) -> None:
+def test_an_error_names_the_file_of_the_checkout(tree: Path) -> None:
     """A new or changed file is a copy of the checkout's, and an edit of the copy would be lost."""
-    source, changed = "aten/src/ATen/native/New.cpp", "aten/src/ATen/native/Ops.cpp"
-    new = MORE[changed].replace("} // namespace", "Tensor two(const Tensor& a) {\n  return a;\n}\n\n} // namespace")
-    commit(tree, {source: "// new\n", changed: new}, "Add two files")
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
-    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
-    series = Series.load(home)
-    assert series.written_at(source) == tree / source and series.written_at(changed) == tree / changed
+    source = "aten/src/ATen/native/New.cpp"
+    commit(tree, {source: "// new\n", OPS: with_function(MORE[OPS], TWICE)}, "Add two files")
+    assert fork(*of(tree), "show") == 0
+    series = Series.load(home(tree))
+    assert series.written_at(source) == tree / source and series.written_at(OPS) == tree / OPS
     assert Series.load(imported(tree)).written_at(source) is None
 
 
-def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
+def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:
     """Of a stack that brings none, they are this project's; without an operator there is nothing to run."""
     commit(tree, {NATIVE: f"{UPSTREAM[NATIVE]}\n- func: zwei(Tensor a) -> Tensor\n"}, "Add zwei")
     ran: list[Path] = []
@@ -427,15 +404,14 @@ def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, caps
     monkeypatch.setattr(bases, "obtain", lambda *_: installed)
     monkeypatch.setattr(compat, "build", lambda made: made.base.site)
     monkeypatch.setattr(process, "attempt", attempt)
-    folder = imported(tree)
-    (tree.parent / "compat").mkdir()
-    assert fork("--root", folder, "compat", "--keep", "--build", tree.parent / "compat", "2.13.0") == 1
+    logs = tree.parent / "compat"
+    logs.mkdir()
+    said = tool("--root", imported(tree), "compat", "--keep", "--build", logs, "2.13.0", status=1).out
     assert [file.is_file() for file in ran] == [True]
-    said = capsys.readouterr().out
-    assert "2 passed, 1 failed" in said and f"log      {tree.parent}/compat/2.13.0.log" in said
+    assert "2 passed, 1 failed" in said and f"log      {logs}/2.13.0.log" in said
     commit(tree, {NATIVE: UPSTREAM[NATIVE], "a.txt": "a\n"}, "Take it back")
-    assert fork("--root", imported(tree), "compat", "2.13.0") == 1
-    assert "take-it-back has no public operator" in capsys.readouterr().err
+    said = tool("--root", imported(tree), "compat", "2.13.0", status=1).err
+    assert "take-it-back has no public operator" in said
 
 
 COMMENTED = """\
@@ -467,7 +443,6 @@ Tensor one(const Tensor& a) {
 
 } // namespace at::native
 """
-OPS = "aten/src/ATen/native/Ops.cpp"
 
 
 @fixture
@@ -498,10 +473,8 @@ def test_a_comment_of_a_source_may_change(commented: Path, before: str, after: s
 
 
 def test_a_comment_beside_a_new_function(commented: Path) -> None:
-    files = edited(commented, OPS, "// What follows is old.\n", "// What follows is new.\n")
-    end = "} // namespace at::native\n"
-    files[OPS] = files[OPS].replace(end, f"Tensor two(const Tensor& a) {{\n  return a.neg(); // -a\n}}\n\n{end}")
-    commit(commented, files, "Add two")
+    text = COMMENTED.replace("// What follows is old.\n", "// What follows is new.\n")
+    commit(commented, {OPS: with_function(text, TWICE.replace("a + a;", "a.neg(); // -a"))}, "Add twice")
     folder = imported(commented)
     assert cpp_inverse.has_code((folder / OPS).read_text())
     same_again(commented, folder)
@@ -514,14 +487,11 @@ def test_a_comment_beside_a_new_function(commented: Path) -> None:
         ("return a + a; // a sum", "return a - a; // a sum", ":9 changes `return a + a; // a sum`, compiled into"),
     ],
 )
-def test_what_only_looks_like_a_comment(
-    commented: Path, capsys: CaptureFixture[str], before: str, after: str, reason: str
-) -> None:
+def test_what_only_looks_like_a_comment(commented: Path, tool: Tool, before: str, after: str, reason: str) -> None:
     """And a state that could be taken is not named beside the one that cannot."""
     commit(commented, edited(commented, OPS, "// What follows is old.\n", ""), "Explain")
     commit(commented, edited(commented, OPS, before, after), "Change")
-    assert fork("import", commented, commented.parent / "out") == 1
-    said = capsys.readouterr().err.partition("\n")[2]
+    said = tool("import", commented, commented.parent / "out", status=1).err.partition("\n")[2]
     assert said.count(OPS) == 1 and reason in said
 
 
@@ -529,14 +499,9 @@ def test_what_only_looks_like_a_comment(
     ("calls", "helper"),
     [("return outer(a);", "outer"), ("return native::inner(a);", "inner"), ("return Pair{a}.a;", "Pair")],
 )
-def test_a_function_that_calls_what_only_its_file_sees(
-    commented: Path, capsys: CaptureFixture[str], calls: str, helper: str
-) -> None:
-    end = "} // namespace at::native\n"
-    text = (commented / OPS).read_text().replace(end, f"Tensor two(const Tensor& a) {{\n  {calls}\n}}\n\n{end}")
-    commit(commented, {OPS: text}, "Add two")
-    assert fork("import", commented, commented.parent / "out") == 1
-    said = capsys.readouterr().err
+def test_a_function_that_calls_what_only_its_file_sees(commented: Path, tool: Tool, calls: str, helper: str) -> None:
+    commit(commented, {OPS: with_function(COMMENTED, TWICE.replace("return a + a;", calls))}, "Add twice")
+    said = tool("import", commented, commented.parent / "out", status=1).err
     assert f"{OPS}:27 calls `{helper}`, which only this file sees, and would be compiled without it: put your" in said
     imported(commented, "--added-only")
 
@@ -544,33 +509,27 @@ def test_a_function_that_calls_what_only_its_file_sees(
 @mark.parametrize("calls", ["return at::outer(a);", "return a.outer();", "return mine(a);"])
 def test_a_function_that_calls_others(commented: Path, calls: str) -> None:
     """Of the same name elsewhere, or of the branch itself."""
-    end = "} // namespace at::native\n"
-    mine = "static Tensor mine(const Tensor& a) {\n  return a;\n}\n\n"
-    new = f"{mine}Tensor two(const Tensor& a) {{\n  {calls}\n}}\n\n"
-    commit(commented, {OPS: (commented / OPS).read_text().replace(end, new + end)}, "Add two")
+    text = with_function(COMMENTED, "static Tensor mine(const Tensor& a) {\n  return a;\n}\n")
+    commit(commented, {OPS: with_function(text, TWICE.replace("return a + a;", calls))}, "Add twice")
     same_again(commented, imported(commented))
 
 
-def test_since_a_branch_that_only_the_remote_has(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_since_a_branch_that_only_the_remote_has(tree: Path, tmp_path: Path, tool: Tool) -> None:
     git(tree, "branch", "base", "v2.13.0")
     commit(tree, {"a.txt": "a\n"}, "A")
     git(tmp_path, "clone", "--quiet", "--no-tags", str(tree), "clone")
-    assert fork("import", tmp_path / "clone", tmp_path / "out", "--since", "base") == 0
-    assert "1 commit of mine, since origin/base" in capsys.readouterr().err
+    said = tool("import", tmp_path / "clone", tmp_path / "out", "--since", "base").err
+    assert "1 commit of mine, since origin/base" in said
 
 
-def test_what_cannot_be_built_is_refused_before_a_download(
-    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
+def test_what_cannot_be_built_is_refused_before_a_download(tree: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     commit(tree, {"notes.txt": "One.\n"}, "Add it")
     monkeypatch.setattr(bases, "obtain", lambda *_: 1 / 0)
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "build", "--torch", "2.12.0") == 1
-    assert "changes nothing that a wheel of torch holds: there is nothing to build" in capsys.readouterr().err
+    said = tool(*of(tree), "build", "--torch", "2.12.0", status=1).err
+    assert "changes nothing that a wheel of torch holds: there is nothing to build" in said
 
 
-def test_an_entry_of_a_list_needs_those_that_use_the_list(
-    tree: Path, tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
+def test_an_entry_of_a_list_needs_those_that_use_the_list(tree: Path) -> None:
     """A folder's stack cannot tell them, a checkout can; autocast's lists alone have somebody who registers them."""
     lists = {"aten/src/ATen/autocast_mode.h": "#define ALL(_) \\\n  _(one)  \\\n  _(two)\n"}
     lists["torch/csrc/jit/tokens.h"] = lists["aten/src/ATen/autocast_mode.h"]
@@ -583,9 +542,8 @@ def test_an_entry_of_a_list_needs_those_that_use_the_list(
         else:
             with raises(ForkError, match="tokens.h adds entries to ALL, and whoever uses that list has to be compiled"):
                 refuse_unbuildable(series, series.find())
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
-    (home,) = (tmp_path / "root/build/checkouts").glob("tree-*/")
-    series = Series.load(home)
+    assert fork(*of(tree), "show") == 0
+    series = Series.load(home(tree))
     refuse_unbuildable(series, series.find())
 
 
@@ -601,58 +559,52 @@ def test_an_entry_of_a_list_needs_those_that_use_the_list(
 )
 @mark.parametrize("base", ["int a;\n", None])
 def test_what_a_build_does_not_make_is_refused(
-    tree: Path, tmp_path: Path, capsys: CaptureFixture[str], path: str, reason: str, base: str | None
+    tree: Path, tool: Tool, path: str, reason: str, base: str | None
 ) -> None:
     """Whether it is new, or has more lines or other ones."""
     if base:
         released(tree, {path: base})
     for text in ("int a;\nint b;\n", "long a;\n"):
         commit(tree, {path: text}, "Change it")
-        assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 1
-        assert f"{path} {reason}" in capsys.readouterr().err
+        assert f"{path} {reason}" in tool(*of(tree), "show", status=1).err
 
 
-def test_what_no_wheel_has_is_told(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_what_no_wheel_has_is_told(tree: Path, tool: Tool) -> None:
     told = ["aten/src/ATen/test/add_test.cpp", "c10/test/util/one.cpp", "caffe2/CMakeLists.txt"]
     told += ["torchgen/mine.py", "aten/src/ATen/native/mps/operations/Add.mm"]
     commit(tree, dict.fromkeys((*told, "torch/new.py"), "x = 1\n"), "Add them")
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
-    said = capsys.readouterr().err
+    said = tool(*of(tree), "show").err
     assert all(f"left out {path}: " in said for path in told)
 
 
-def test_a_merge_is_built_as_it_is(tree: Path, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_merge_is_built_as_it_is(tree: Path, tool: Tool) -> None:
     """Only its final text counts; a stack to keep has to be a line."""
     commit(tree, {"torch/one.py": "x = 1\n"}, "One")
     git(tree, "switch", "--quiet", "--create", "side", "v2.13.0")
     commit(tree, {"torch/two.py": "x = 2\n"}, "Two")
     git(tree, "switch", "--quiet", "mine")
     git(tree, "merge", "--quiet", "--no-edit", "side")
-    assert fork("--root", tmp_path / "root", "--checkout", tree, "show") == 0
-    said = capsys.readouterr().out
+    said = tool(*of(tree), "show").out
     assert "+ torch/one.py" in said and "+ torch/two.py" in said
 
 
 @mark.parametrize("changed", [{}, {"notes.txt": "1\n"}])
-def test_where_nothing_is_changed_the_base_runs(tree: Path, tmp_path: Path, changed: dict[str, str]) -> None:
+def test_where_nothing_is_changed_the_base_runs(tree: Path, changed: dict[str, str]) -> None:
     """As `fork run` of every other state of the branch: the same Python, and none of the checkout's own folders."""
     if changed:
         commit(tree, changed, "Note")
     code = "import os, torch; print(torch.__file__); print(os.environ['TORCH_FORK_COMMAND'])"
-    words = ["--root", str(tmp_path / "root"), "--checkout", str(tree), "run", "--", "python", "-c", code]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-m", "fork", *words], cwd=tree, capture_output=True, text=True, env=environment
-    )
-    file, command = done.stdout.splitlines()
+    words = [*map(str, of(tree)), "run", "--", "python", "-c", code]
+    command, environment = [sys.executable, "-m", "fork", *words], os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, env=environment)
+    file, told = done.stdout.splitlines()
     assert Path(file) == bases.installed().site / "torch/__init__.py", done.stderr
-    assert command == shlex.join(["python", "-m", "fork", *words[:6]])
-    base = bases.installed().version
-    assert f"; so this is torch {base} itself\n" in done.stderr
+    assert told == shlex.join(["python", "-m", "fork", *words[:6]])
+    assert f"; so this is torch {bases.installed().version} itself\n" in done.stderr
     assert fork(*words[:4], "build") == 1
 
 
-def test_a_release_is_downloaded_once(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_a_release_is_downloaded_once(tree: Path, monkeypatch: MonkeyPatch) -> None:
     """Whatever folder a build goes to, and whatever checkout it is of."""
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     asked = []
@@ -662,12 +614,12 @@ def test_a_release_is_downloaded_once(tree: Path, tmp_path: Path, monkeypatch: M
         raise ForkError("enough")
 
     monkeypatch.setattr(bases, "obtain", obtain)
-    for root, more in ((tmp_path / "root", ()), (tmp_path / "root", ("--build", tmp_path / "elsewhere"))):
-        assert fork("--root", root, "--checkout", tree, "build", "--torch", "2.12.0", *more) == 1
+    for more in ((), ("--build", tree.parent / "elsewhere")):
+        assert fork(*of(tree), "build", "--torch", "2.12.0", *more) == 1
     assert len(asked) == 2 and len(set(asked)) == 1
 
 
-def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_python_changes_alone(tree: Path, monkeypatch: MonkeyPatch) -> None:
     """No compiler is needed: the edit stands in a copy of the installed torch, whose other files stay as they are."""
     base = bases.installed()
     old = (base.site / "torch/_VF.py").read_text()
@@ -675,11 +627,8 @@ def test_python_changes_alone(tree: Path, tmp_path: Path, monkeypatch: MonkeyPat
     commit(tree, {"torch/_VF.py": old + "\n\nMINE = 1\n", "torch/mine.py": "x = 2\n"}, "Edit Python")
     commit(tree, edited(tree, OPS, "namespace at", "// Explained.\nnamespace at"), "Explain")
     monkeypatch.setattr("fork.engine.compile.toolchain.check_tools", lambda *_: 1 / 0)
-    words = ("--root", tmp_path / "root", "--checkout", tree)
-    assert fork(*words, "build") == 0
-    (site,) = (tmp_path / "root/build/checkouts").glob("*/build/forks/*/current")
+    assert fork(*of(tree), "build") == 0
+    (site,) = home(tree).glob("build/forks/*/current")
     code = "import torch, torch.mine; print(torch.mine.x, torch.add(torch.ones(1), 1).item())"
-    variables = environment(site, Path(sys.executable))
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
-    assert done.stdout.split() == ["2", "2.0"], done.stderr
+    assert python(site, "-c", code) == "2 2.0\n"
     assert "MINE = 1" in (site / "torch/_VF.py").read_text() and (base.site / "torch/_VF.py").read_text() == old
