@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -102,17 +103,22 @@ def fork(*words: object) -> int:
     return main([str(word) for word in words])
 
 
+class Said(NamedTuple):
+    out: str
+    err: str
+
+
 class Tool:
     """The tool's command line, and what it prints."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self.capsys = capsys
 
-    def __call__(self, *words: object, status: int = 0) -> pytest.CaptureResult[str]:
+    def __call__(self, *words: object, status: int = 0) -> Said:
         """What this command alone prints. It ends with this status."""
         self.capsys.readouterr()
         ended = fork(*words)
-        said = self.capsys.readouterr()
+        said = Said(*self.capsys.readouterr())
         assert ended == status, said
         return said
 

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fork.cli import main
 from fork.engine import pipeline
 from fork.engine.compile import toolchain
 from fork.engine.compile.flags import defined
-from fork.engine.fork import Fork, environment
+from fork.engine.fork import environment
 from fork.engine.pipeline import build
 from fork.engine.replace.search import Replaced
 from fork.engine.wheel import base as bases
@@ -29,10 +28,10 @@ from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
 from fork.tests import softclip
+from fork.tests.helpers import ROOT, Tool, fork_of, python, script
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("build")
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -51,25 +50,9 @@ def kernel(root: Path) -> Iterator[Path]:
     softclip.stack(root)
 
 
-def fork_of(root: Path) -> Fork:
-    series = Series.load(root)
-    return Fork(series, series.find(), bases.installed(), "off", root / "build")
-
-
-def python(site: Path, code: str) -> str:
-    """What a program prints with a fork as its torch."""
-    words = [sys.executable, "-c", code]
-    variables = environment(site, Path(sys.executable))
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
-def works(root: Path) -> bool:
-    return python(root / "build/forks" / fork_of(root).home.name / "current", ONE) == "0.7616"
-
-
-ONE = "import torch; print(f'{torch.softclip(torch.ones(())).item():.4f}')"
+def works(site: Path) -> bool:
+    code = "import torch; print(f'{torch.softclip(torch.ones(())).item():.4f}')"
+    return python(site, "-c", code) == "0.7616\n"
 
 
 def test_a_second_operator_builds_and_is_a_real_one(root: Path) -> None:
@@ -94,20 +77,19 @@ except RuntimeError as error:
     # TorchScript reads its functions from a file.
     program = root / "program.py"
     program.write_text(code)
-    printed = python(fork_of(root).site, f"import runpy; runpy.run_path({str(program)!r})").splitlines()
-    assert printed == [
+    assert python(fork_of(root).site, program).splitlines() == [
         "SoftclipBackward0 aten::softclip(Tensor self, float bound=1.) -> Tensor",
         "softclip: expected a positive bound, but got -1",
     ]
 
 
 def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tool: Tool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "link_fork", lambda _: pytest.fail("something was compiled"))
     stack = softclip.stack(tmp_path)
-    assert main(["--root", str(stack), "build", "--plan", "--cuda", "off"]) == 0
-    said = capsys.readouterr().out
+    words = ("--root", stack, "build", "--plan", "--cuda", "off")
+    said = tool(*words).out
     for line in (
         f"new      {softclip.KERNEL}",
         f"changed  {softclip.NATIVE}",
@@ -120,14 +102,14 @@ def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
     assert said.splitlines()[-1].endswith(" s: nothing is compiled or installed")
     assert not fork_of(stack).site.exists() and not [*fork_of(stack).home.glob("s*")]
     (stack / softclip.NATIVE).write_text(softclip.FILES[softclip.NATIVE].replace("Tensor self", "Tensr self"))
-    assert main(["--root", str(stack), "build", "--plan", "--cuda", "off"]) == 1
-    assert "native_functions.yaml:1: unrecognized type Tensr" in capsys.readouterr().err
+    assert "native_functions.yaml:1: unrecognized type Tensr" in tool(*words, status=1).err
 
 
-def test_a_plan_of_what_is_built(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("more", [["--plan"], []])
+def test_nothing_is_built_again_that_did_not_change(root: Path, more: list[str], tool: Tool) -> None:
     before = fork_of(root).site.resolve()
-    assert main(["--root", str(root), "build", "--plan", "--cuda", "off"]) == 0
-    assert "up to date" in capsys.readouterr().out and fork_of(root).site.resolve() == before
+    assert "up to date" in tool("--root", root, "build", "--cuda", "off", *more).out
+    assert fork_of(root).site.resolve() == before
 
 
 def test_what_the_wheel_has_no_place_for_is_told(root: Path) -> None:
@@ -143,13 +125,6 @@ def test_its_types_are_known(root: Path) -> None:
     stubs = (fork_of(root).site / "torch/_C/_VariableFunctions.pyi").read_text()
     assert "def softclip(input: Tensor, bound: _float = 1.0) -> Tensor: ..." in stubs
     assert '"softclip",' in stubs
-
-
-def test_nothing_is_built_again_that_did_not_change(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = fork_of(root).site.resolve()
-    build(fork_of(root))
-    assert "up to date" in capsys.readouterr().out
-    assert fork_of(root).site.resolve() == before
 
 
 def test_the_same_state_in_another_folder_is_not_compiled_again(
@@ -173,11 +148,11 @@ def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, ke
     kernel.write_text(kernel.read_text().replace(".tanh()", ".tahn()"))
     with pytest.raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
         build(fork_of(root))
-    assert works(root)
+    assert works(fork_of(root).site)
     # A branch's file is compiled as a copy; the error names the file that somebody edits.
-    of_a_branch = replace(fork_of(root), series=replace(fork_of(root).series, checkout=Path("/their/pytorch")))
+    series = replace(fork_of(root).series, checkout=Path("/their/pytorch"))
     with pytest.raises(ForkError, match=rf"compiling failed: /their/pytorch/{softclip.KERNEL}:\d+:.*tahn"):
-        build(of_a_branch)
+        build(replace(fork_of(root), series=series))
 
 
 DERIVATIVES = "tools/autograd/derivatives.yaml"
@@ -186,22 +161,12 @@ DERIVATIVES = "tools/autograd/derivatives.yaml"
 @pytest.mark.parametrize(
     ("path", "old", "new", "sentence"),
     [
-        (softclip.NATIVE, "Tensor self", "Tensr self", r"native_functions\.yaml:1: unrecognized type Tensr"),
-        (softclip.NATIVE, "variants:", "varians:", r"native_functions\.yaml:1: .*'varians': 'function'"),
-        (
-            softclip.NATIVE,
-            "CompositeExplicitAutograd,",
-            "CPUU,",
-            r"native_functions\.yaml:1: unknown dispatch key CPUU",
-        ),
-        (
-            softclip.NATIVE,
-            "function\n",
-            "[function\n",
-            r"native_functions\.yaml:2: .*did not find expected ',' or '\]'",
-        ),
-        (DERIVATIVES, "softclip(", "softclp(", r"derivatives\.yaml:2: could not find ATen function .* softclp\("),
-        (DERIVATIVES, "self: grad", "selff: grad", r"derivatives\.yaml:2: No matching output for forward"),
+        (softclip.NATIVE, "Tensor self", "Tensr self", "1: unrecognized type Tensr"),
+        (softclip.NATIVE, "variants:", "varians:", "1: .*'varians': 'function'"),
+        (softclip.NATIVE, "CompositeExplicitAutograd,", "CPUU,", "1: unknown dispatch key CPUU"),
+        (softclip.NATIVE, "function\n", "[function\n", r"2: .*did not find expected ',' or '\]'"),
+        (DERIVATIVES, "softclip(", "softclp(", r"2: could not find ATen function .* softclp\("),
+        (DERIVATIVES, "self: grad", "selff: grad", "2: No matching output for forward"),
     ],
 )
 def test_what_the_generators_reject_is_told_with_its_cause_and_line(
@@ -211,20 +176,17 @@ def test_what_the_generators_reject_is_told_with_its_cause_and_line(
     (root / path).write_text(comment + softclip.FILES[path].replace(old, new))
     fork = fork_of(root)
     state, generated = fork.series.state(fork.commit), fork.home / "work/generated"
-    with pytest.raises(ForkError, match=rf"generators reject {root}/.*{sentence}.*generate\.log\)") as caught:
+    with pytest.raises(ForkError, match=rf"generators reject {root}/{path}:{sentence}.*generate\.log\)") as caught:
         pipeline._generate(fork, fork.site, state[softclip.NATIVE], state.get(DERIVATIVES), generated)
-    log = fork.home / "work/generate.log"
-    assert "Traceback" in log.read_text() and "\n" not in str(caught.value)
+    assert "Traceback" in (fork.home / "work/generate.log").read_text() and "\n" not in str(caught.value)
 
 
 def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> None:
-    full = tmp_path / "python"
-    full.write_text("#!/bin/sh\ncat /proc/version > /dev/full\n")
-    full.chmod(0o755)
+    full = script(tmp_path / "python", "cat /proc/version > /dev/full")
     fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
     (fork.home / "work").mkdir(parents=True)
+    native = fork.series.state(fork.commit)[softclip.NATIVE]
     with pytest.raises(ForkError, match="^the disk is full at "):
-        native = fork.series.state(fork.commit)[softclip.NATIVE]
         pipeline._generate(fork, tmp_path, native, None, tmp_path / "generated")
 
 
@@ -271,8 +233,8 @@ def test_what_was_woven_is_remembered_until_a_part_of_it_changes(tmp_path: Path)
 
 
 def test_a_path_that_the_wheel_has_under_another_name(root: Path, kernel: Path) -> None:
-    series = (root / "stack/series.yaml").read_text()
-    (root / "stack/series.yaml").write_text(series.replace("torch/overrides.py", "torch/overides.py"))
+    series = softclip.SERIES.replace("torch/overrides.py", "torch/overides.py")
+    (root / "stack/series.yaml").write_text(series)
     (root / "torch/overrides.py").rename(root / "torch/overides.py")
     with pytest.raises(ForkError, match=r"torch/overides\.py has an anchor, .*: did you mean torch/overrides\.py\?"):
         build(fork_of(root))
@@ -280,19 +242,13 @@ def test_a_path_that_the_wheel_has_under_another_name(root: Path, kernel: Path) 
 
 
 @pytest.mark.parametrize("anchor", ["no_such_operator", "softmax"])
-def test_an_anchor_not_found_once_is_one_sentence(
-    root: Path, kernel: Path, anchor: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    series = (root / "stack/series.yaml").read_text()
-    (root / "stack/series.yaml").write_text(
-        series.replace("torch.softmax", "torch.no_such").replace("softplus", anchor)
-    )
-    status = main(["--root", str(root), "build", "--cuda", "off"])
-    error = capsys.readouterr().err
-    assert status == 1 and error.startswith("fork: ") and "torch.no_such" in error and "Traceback" not in error
-    assert f"anchor 'after {anchor}' in 'file' found 0 times" in error
+def test_an_anchor_not_found_once_is_one_sentence(root: Path, kernel: Path, anchor: str, tool: Tool) -> None:
+    series = softclip.SERIES.replace("torch.softmax", "torch.no_such").replace("softplus", anchor)
     (root / "stack/series.yaml").write_text(series)
-    assert works(root)
+    error = tool("--root", root, "build", "--cuda", "off", status=1).err
+    assert error.startswith("fork: ") and "torch.no_such" in error and "Traceback" not in error
+    assert f"anchor 'after {anchor}' in 'file' found 0 times" in error
+    assert works(fork_of(root).site)
 
 
 @pytest.mark.parametrize("path", ["torch/overrides.py", "torch/functional.py"])
@@ -325,7 +281,7 @@ def test_a_file_system_that_refuses_is_told_plainly(
         patch.setattr(disk, "copy", refuse)
         with pytest.raises(ForkError, match=sentence):
             build(fork_of(root))
-    assert works(root)
+    assert works(fork_of(root).site)
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_tree(tmp_path: Path) -> None:
@@ -342,11 +298,9 @@ def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path
     with pytest.raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
         pipeline._try_out(fork_of(root), tmp_path, Replaced())
     frames = str(caught.value).splitlines()[1:]
-    inner, outer = (f'  File "{package}/{name}.py", line {line} in <module>' for name, line in PLACES)
+    places = (("inner", 3), ("__init__", 1))
+    inner, outer = (f'  File "{package}/{name}.py", line {line} in <module>' for name, line in places)
     assert frames.index(inner) < frames.index(outer) and "importlib" not in str(caught.value)
-
-
-PLACES = (("inner", 3), ("__init__", 1))
 
 
 @pytest.mark.parametrize("name", toolchain.VARIABLES)
@@ -366,12 +320,16 @@ def test_what_compiles_is_part_of_a_build_and_no_program_inherits_it(
 OF_THE_LIBRARY = re.compile(r"_Z(TV|TT|TI|TS|GV)?N?K?(S[tabsiod]|9__gnu_cxx|10__cxxabiv1)|__cxa_|__gxx_")
 
 
+def printed(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
 def exported(site: Path) -> dict[str, set[str]]:
     """What each library of a fork exports of the C++ library, by the library's name."""
     names = {}
     for library in sorted([*site.glob("torch/_C.*.so"), site / "torch/lib/libtorch.so"]):
-        printed = subprocess.run(["nm", "-DP", "--defined-only", library], check=True, capture_output=True, text=True)
-        names[library.name] = {line.split()[0] for line in printed.stdout.splitlines()}
+        lines = printed("nm", "-DP", "--defined-only", library).splitlines()
+        names[library.name] = {line.split()[0] for line in lines}
     assert any("softclip" in name for name in names["libtorch.so"]) and len(names) == 2
     return {library: set(filter(OF_THE_LIBRARY.match, found)) for library, found in names.items()}
 
@@ -382,41 +340,37 @@ def test_a_compiler_that_links_its_library_statically(
 ) -> None:
     """The copies of libstdc++ in the fork's libraries stay their own, whatever else the process loads."""
     monkeypatch.setenv("LDFLAGS", "-static-libstdc++")
-    fork = replace(fork_of(root), build=tmp_path / "build")
+    fork = fork_of(root, tmp_path / "build")
     site = build(fork)
-    needed = subprocess.run(
-        ["readelf", "-d", site / "torch/lib/libtorch.so"], check=True, capture_output=True, text=True
-    )
-    assert "libstdc++" not in needed.stdout and "libc10.so" in needed.stdout
+    needed = printed("readelf", "-d", site / "torch/lib/libtorch.so")
+    assert "libstdc++" not in needed and "libc10.so" in needed
     assert exported(site) == exported(fork_of(root).site)
-    assert python(site, ONE) == "0.7616"
+    assert works(site)
 
     # Other flags link again, in this build of the same folder.
-    assert not fork.stale() and "BIND_NOW" not in needed.stdout
+    assert not fork.stale() and "BIND_NOW" not in needed
     monkeypatch.setenv("LDFLAGS", "-static-libstdc++ -Wl,-z,now")
     assert fork.stale()
-    library = build(fork) / "torch/lib/libtorch.so"
-    assert "BIND_NOW" in subprocess.run(["readelf", "-d", library], check=True, capture_output=True, text=True).stdout
+    assert "BIND_NOW" in printed("readelf", "-d", build(fork) / "torch/lib/libtorch.so")
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(ForkError, match="no C\\+\\+ compiler was found: install g\\+\\+"):
-        toolchain.check_tools(bases.installed())
-    monkeypatch.setenv("CXX", "ccache g++ -m64")
-    with pytest.raises(ForkError, match="set CXX=g\\+\\+, and CMAKE_CXX_COMPILER_LAUNCHER=ccache"):
-        toolchain.check_tools(bases.installed())
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ForkError, match="no-such-compiler, which CXX names, was not found"):
-        toolchain.check_tools(bases.installed())
+    for chosen, sentence in (
+        ("", r"no C\+\+ compiler was found: install g\+\+"),
+        ("ccache g++ -m64", r"set CXX=g\+\+, and CMAKE_CXX_COMPILER_LAUNCHER=ccache"),
+        ("no-such-compiler", "no-such-compiler, which CXX names, was not found"),
+    ):
+        if chosen:
+            monkeypatch.setenv("CXX", chosen)
+        with pytest.raises(ForkError, match=sentence):
+            toolchain.check_tools(bases.installed())
 
 
 def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
-    headless = tmp_path / "python"
     answers = '{"include": "/nowhere", "suffix": "", "definitions": [], "architectures": ""}'
-    headless.write_text(f"#!/bin/sh\necho '{answers}'\n")
-    headless.chmod(0o755)
+    headless = script(tmp_path / "python", f"echo '{answers}'")
     with pytest.raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
         toolchain.check_tools(replace(bases.installed(), python=headless))
 
@@ -442,8 +396,8 @@ def test_the_folders_named_as_upstreams_never_shadow_it() -> None:
     for folder in ("torch", "tools", "test"):
         assert not (ROOT / folder / "__init__.py").exists()
     base = bases.installed()
-    where = python(base.site, "import torch; print(torch.__file__)")
-    assert where == str(base.site / "torch/__init__.py")
+    where = python(base.site, "-c", "import torch; print(torch.__file__)")
+    assert where == f"{base.site}/torch/__init__.py\n"
 
 
 @pytest.mark.parametrize(
