@@ -15,20 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from fork.cli import main
 from fork.engine import pipeline
 from fork.engine.compile import toolchain
-from fork.engine.fork import Fork, environment
+from fork.engine.fork import Fork
 from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.errors import ForkError
-from fork.series import Series
 from fork.tests import halve
+from fork.tests.helpers import ROOT, Tool, edit, fork_of, python, script
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.long]
-PROJECT = Path(__file__).resolve().parents[2]
 # All that may stand in a path but what a compiler refuses, and long.
 ODD = "it's a stäck; of $HOME=1: 100%, #1 & (co) " + "long " * 30 + "too"
 
@@ -41,11 +39,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def fork_of(root: Path) -> Fork:
-    series = Series.load(root)
-    return Fork(series, series.find(), bases.installed(), "off", root / "build")
-
-
 def divide_by(root: Path, number: int) -> None:
     """Changes the operator: halve(1) is then 1 / number."""
     (root / halve.KERNEL).write_text(halve.FILES[halve.KERNEL].replace("div(2)", f"div({number})"))
@@ -53,21 +46,17 @@ def divide_by(root: Path, number: int) -> None:
 
 def halved(root: Path) -> float:
     """What the built fork makes of 1."""
-    code = "import torch; print(torch.halve(torch.ones(())).item())"
-    variables = environment(fork_of(root).site, Path(sys.executable))
-    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, cwd="/")
-    assert done.returncode == 0, done.stderr
-    return float(done.stdout)
+    return float(python(fork_of(root).site, "-c", "import torch; print(torch.halve(torch.ones(())).item())"))
 
 
 def words(root: Path) -> list[str]:
     return ["--root", str(root), "build", "--cuda", "off"]
 
 
-def tool(root: Path, *before: str, **options: object) -> subprocess.Popen[str]:
+def started(root: Path, *before: str, **options: object) -> subprocess.Popen[str]:
     command = [*before, sys.executable, "-m", "fork", *words(root)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=PROJECT, **{**streams, **options})  # type: ignore[call-overload]
+    return subprocess.Popen(command, cwd=ROOT, **{**streams, **options})  # type: ignore[call-overload]
 
 
 def refused(process: subprocess.Popen[str]) -> str:
@@ -134,15 +123,12 @@ sys.exit(main(sys.argv[2:]))
 def test_killed_in_every_step(root: Path) -> None:
     home, before = fork_of(root).home, fork_of(root).site.resolve()
     divide_by(root, 4)
-    overrides = root / "torch/overrides.py"
-    overrides.write_text(overrides.read_text().replace("-1", "-2"))
+    edit(root, "torch/overrides.py", "-1", "-2")
     for step, change in KILLS.items():
         command = [sys.executable, "-c", PROGRAM.format(change=change), str(home), *words(root)]
         # No compiler may end before it is killed.
         variables = os.environ | {"CCACHE_DISABLE": "1"}
-        done = subprocess.run(
-            command, cwd=PROJECT, env=variables, capture_output=True, text=True, start_new_session=True
-        )
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, start_new_session=True)
         assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr}"
         assert (home / "current").resolve() == before, step
     assert halved(root) == 0.5
@@ -158,13 +144,8 @@ def test_killed_in_every_step(root: Path) -> None:
 
 def different(one: Path, other: Path) -> set[str]:
     """The files of two sites that are not the same."""
-    names = {
-        str(file.relative_to(site))
-        for site in (one, other)
-        for file in site.rglob("*")
-        if file.is_file() and "__pycache__" not in file.parts
-    }
-    return {name for name in names if not same(one / name, other / name)}
+    files = {file.relative_to(site) for site in (one, other) for file in site.rglob("*") if file.is_file()}
+    return {str(file) for file in files if "__pycache__" not in file.parts and not same(one / file, other / file)}
 
 
 def same(one: Path, other: Path) -> bool:
@@ -186,23 +167,18 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_the_disk_is_full(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_disk_is_full(root: Path, tmp_path: Path, tool: Tool) -> None:
     before, work = halved(root), fork_of(root).home / "work"
     divide_by(root, 8)
-    overrides = root / "torch/overrides.py"
-    overrides.write_text(overrides.read_text().replace("input: -", "input: -1"))
-    elsewhere = [*words(root), "--build", str(tmp_path)]
-    full = (
-        (tmp_path, "20m", elsewhere),
-        (work / "woven", "16k", words(root)),
-        (work / "generated", "64k", words(root)),
-        (work / "objects", "64k", words(root)),
-    )
-    for folder, size, command in full:
+    edit(root, "torch/overrides.py", "input: -", "input: -1")
+    for folder, size, more in (
+        (tmp_path, "20m", ["--build", tmp_path]),
+        (work / "woven", "16k", []),
+        (work / "generated", "64k", []),
+        (work / "objects", "64k", []),
+    ):
         with small_disk(folder, size):
-            assert main(command) == 1
-        said = capsys.readouterr().err
-        assert said.startswith("fork: the disk is full at ") and len(said.splitlines()) == 1, said
+            assert tool.refusal(*words(root), *more).startswith("fork: the disk is full at ")
     assert halved(root) == before
     build(fork_of(root))
     assert halved(root) == 0.125
@@ -212,7 +188,7 @@ def test_the_disk_of_temporary_files_is_full(root: Path, tmp_path: Path) -> None
     before = halved(root)
     divide_by(root, 9)
     with small_disk(tmp_path, "4k"):
-        said = refused(tool(root, env=os.environ | {"TMPDIR": str(tmp_path), "CCACHE_DISABLE": "1"}))
+        said = refused(started(root, env=os.environ | {"TMPDIR": str(tmp_path), "CCACHE_DISABLE": "1"}))
     assert said.startswith(f"fork: the disk is full at {tmp_path}/") and halved(root) == before
 
 
@@ -223,7 +199,7 @@ def test_a_folder_that_may_not_be_written(root: Path) -> None:
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.getuid() == 0 else []
     home.chmod(0o500)
     try:
-        said = refused(tool(root, *drop))
+        said = refused(started(root, *drop))
     finally:
         home.chmod(0o755)
     assert "cannot be written: choose a writable folder with --build" in said
@@ -239,18 +215,18 @@ def test_two_builds_at_once_with_a_strict_umask_and_without_git(root: Path, tmp_
                 (tmp_path / program.name).symlink_to(program)
     # The same compiler by the same path, so that only what was edited is compiled.
     variables = os.environ | {"PATH": str(tmp_path), "CXX": str(shutil.which("c++"))}
-    two = [tool(root, env=variables, umask=0o077) for _ in range(2)]
+    two = [started(root, env=variables, umask=0o077) for _ in range(2)]
     said, errors = zip(*(process.communicate() for process in two))
     assert [process.returncode for process in two] == [0, 0], errors
     assert sum("done     composite" in output for output in said) == 1
     assert sum("wait     another build" in output and "up to date" in output for output in said) == 1
     assert halved(root) == 0.0625
-    command = [sys.executable, "-m", "fork", "--root", str(root), "apply", str(PROJECT)]
-    done = subprocess.run(command, env=variables, cwd=PROJECT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "fork", "--root", str(root), "apply", str(ROOT)]
+    done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr == "fork: git is not on the PATH: install it\n"
 
 
-def test_the_clock_was_set_back(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_clock_was_set_back(root: Path, tool: Tool) -> None:
     """Files that were built have times in the future, those of a person have earlier ones."""
     home, tomorrow = fork_of(root).home, time.time() + 86400
     for file in home.rglob("*"):
@@ -261,9 +237,7 @@ def test_the_clock_was_set_back(root: Path, capsys: pytest.CaptureFixture[str]) 
     divide_by(root, 32)
     build(fork_of(root))
     assert halved(root) == 0.03125
-    capsys.readouterr()
-    build(fork_of(root))
-    assert "up to date" in capsys.readouterr().out
+    assert "up to date" in tool(*words(root)).out
 
 
 def damaged(root: Path, tmp_path: Path) -> Fork:
@@ -315,21 +289,14 @@ def test_the_base_is_replaced_during_a_build(
 
 
 @pytest.mark.parametrize("character", ["\n", '"', "\\"])
-def test_a_path_that_no_compiler_takes(
-    root: Path, tmp_path: Path, character: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / f"a{character}b"
-    assert main([*words(root), "--build", str(folder)]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("fork: a build takes no path with ") and len(said.splitlines()) == 1
+def test_a_path_that_no_compiler_takes(root: Path, tmp_path: Path, character: str, tool: Tool) -> None:
+    said = tool.refusal(*words(root), "--build", tmp_path / f"a{character}b")
+    assert said.startswith("fork: a build takes no path with ")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As clang is where its own OpenMP is not installed."""
-    compiler = tmp_path / "c++"
-    compiler.write_text("#!/bin/sh\nexit 1\n")
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("CXX", str(script(tmp_path / "c++", "exit 1")))
     with pytest.raises(ForkError, match=r"c\+\+ has no OpenMP .*: set CXX=g\+\+, or install clang's"):
         toolchain.check_tools(bases.installed())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +11,18 @@ import pytest
 import yaml
 
 from fork.checkout.operators import operators
-from fork.cli import main
-from fork.engine.fork import Fork, environment
 from fork.engine.pipeline import build
 from fork.engine.wheel import base as bases
 from fork.new import places, schema
 from fork.series import Series
 from fork.tests import ramp
-from fork.tests.helpers import git, write
+from fork.tests.helpers import ROOT, Tool, edit, fork, fork_of, git, python, write
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import operator_map, soundness
 from fork.weave import weave_all
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("new")
-ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "guide/adding_an_operator.md"
 PLAIN = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 RICH = (
@@ -57,65 +52,53 @@ ODD = {
 }
 
 
-def new(root: Path, text: str, *options: str) -> Series:
-    assert main(["new", str(root), text, *options]) == 0
+def new(root: Path, text: str, explicit: bool = True) -> Series:
+    assert fork("new", root, text, *(["--explicit"] if explicit else [])) == 0
     return Series.load(root)
 
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
 @pytest.mark.parametrize("text", [PLAIN, RICH])
 def test_what_it_writes_is_sound(text: str, explicit: bool, tmp_path: Path) -> None:
-    series = new(tmp_path / "mine", text, *(["--explicit"] if explicit else []))
+    series = new(tmp_path / "mine", text, explicit)
     base = bases.installed()
     assert [*soundness.files(series), *soundness.descriptions(series)] == []
     assert [*soundness.absent(series, base), *soundness.weaves(series, base.read)] == []
     left = "\n".join(soundness.unfinished(series))
-    for path in (
-        "PR.md",
-        "common_methods_invocations.py",
-        "_torch_docs.py",
-        ".cpp",
-        *(["derivatives.yaml"] * explicit),
-    ):
+    paths = ["PR.md", "common_methods_invocations.py", "_torch_docs.py", ".cpp"]
+    for path in paths + ["derivatives.yaml"] * explicit:
         assert path in left
 
 
-def test_an_option_is_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_is_no_fault(tmp_path: Path, tool: Tool) -> None:
     """It may stay as it is: what is left to write are faults, and an option is named beside them."""
-    series = new(tmp_path / "mine", PLAIN, "--explicit")
+    series = new(tmp_path / "mine", PLAIN)
     assert [line.partition(": ")[2].split(",")[0] for line in soundness.options(series)] == [
         "a batch rule",
         "a CUDA kernel",
         "other dtypes",
     ]
-    for file in series.state("explicit").values():
+    for file in (*series.state("explicit").values(), series.description_file(series.find())):
         file.write_text(file.read_text().replace("TODO: ", ""))
-    file = series.description_file(series.find())
-    file.write_text(file.read_text().replace("TODO: ", ""))
-    capsys.readouterr()
-    assert main(["--root", str(tmp_path / "mine"), "check", "--static"]) == 0
-    said = capsys.readouterr().out
+    said = tool("--root", tmp_path / "mine", "check", "--static").out
     assert "  option  aten/src/ATen/native/native_functions.yaml:2: a CUDA kernel" in said
     # The sentence goes on in the next line of its comment.
     assert ": a batch rule, which calls the kernel once for the whole batch (as you like)\n" in said
 
 
-def test_its_folder_is_ready_for_git_and_its_path_for_a_shell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_folder_is_ready_for_git_and_its_path_for_a_shell(tmp_path: Path, tool: Tool) -> None:
     """`git add` leaves builds out, and the commands to type next can be typed as they are."""
     root = tmp_path / "it's mine"
-    new(root, PLAIN)
+    commands = tool("new", root, PLAIN).out.partition("next     ")[2].splitlines()[:3]
     write(root, {"build/forks/torch.py": ""})
     git(root, "init", "--quiet")
     git(root, "add", "--all")
     assert "build/forks" not in git(root, "ls-files") and ".gitignore" in git(root, "ls-files")
-    commands = capsys.readouterr().out.partition("next     ")[2].splitlines()[:3]
     assert [shlex.split(command)[:5] for command in commands] == [["python", "-m", "fork", "--root", str(root)]] * 3
 
 
 def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
-    series = new(tmp_path / "mine", "unary_ops(Tensor a) -> Tensor", "--explicit")
+    series = new(tmp_path / "mine", "unary_ops(Tensor a) -> Tensor")
     assert {Path(path).name for path in series.state("explicit") if path.endswith(("Kernel.cpp", ".h"))} == {
         "UnaryOpsOp.h",
         "UnaryOpsOpKernel.cpp",
@@ -126,10 +109,9 @@ def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize("explicit", [False, True], ids=["composite", "explicit"])
 def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     """Every schema, all in one yaml so that PyTorch's generators start once, and no row of the map is missing."""
-    script = str(ROOT / "fork/engine/generate/generate.py")
     texts = {"native_functions.yaml": "", "derivatives.yaml": ""}
     for n, text in enumerate(SCHEMAS + ([] if explicit else LISTS)):
-        series = new(tmp_path / str(n), text, *(["--explicit"] if explicit else []))
+        series = new(tmp_path / str(n), text, explicit)
         (commit,) = series.commits
         (name,) = operators(series, commit)
         assert [entry.row.row for entry in operator_map.entries(series, commit, name) if entry.mark == "lacks"] == []
@@ -141,11 +123,7 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text or "[]\n")
     words = [tmp_path / "native_functions.yaml", tmp_path / "derivatives.yaml", tmp_path / "out"]
-    site = bases.installed().site
-    done = subprocess.run(
-        [sys.executable, script, *words], capture_output=True, text=True, env=environment(site, Path(sys.executable))
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    python(bases.installed().site, ROOT / "fork/engine/generate/generate.py", *words)
     functions = (tmp_path / "out/autograd/torch/csrc/autograd/generated/Functions.cpp").read_text()
     assert ("leaky_prod_backward" in functions) is explicit
 
@@ -197,24 +175,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_a_schema_that_is_not_served_is_one_sentence(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["new", str(tmp_path / "mine"), text]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("fork: ") and said.count("\n") == 1 and REFUSED[text] in said
+def test_a_schema_that_is_not_served_is_one_sentence(text: str, tmp_path: Path, tool: Tool) -> None:
+    assert REFUSED[text] in tool.refusal("new", tmp_path / "mine", text)
     assert not (tmp_path / "mine").exists()
 
 
-def test_a_list_of_tensors_has_no_kernel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["new", str(tmp_path / "mine"), LISTS[0], "--explicit"]) == 1
-    assert "leave --explicit out" in capsys.readouterr().err
+def test_a_list_of_tensors_has_no_kernel(tmp_path: Path, tool: Tool) -> None:
+    assert "leave --explicit out" in tool.refusal("new", tmp_path / "mine", LISTS[0], "--explicit")
 
 
-def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, tool: Tool) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    assert main(["new", str(tmp_path), PLAIN]) == 1
-    assert "is not empty" in capsys.readouterr().err
+    assert "is not empty" in tool.refusal("new", tmp_path, PLAIN)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 
@@ -235,8 +207,9 @@ def test_entries_stand_beside_their_neighbours_in_the_alphabet() -> None:
         assert found["torch/overrides.py"]["get_testing_overrides.ret"].startswith(neighbour.split()[0] + " torch.")
 
 
+RULES = "aten/src/ATen/functorch/BatchRulesDecompositions.cpp"
 SOURCES = {
-    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": """\
+    RULES: """\
 #include <ATen/functorch/BatchRulesHelper.h>
 
 namespace at::functorch {
@@ -289,10 +262,10 @@ class TestNamedTupleAPI(TestCase):
 
 
 def test_the_sources_that_no_wheel_ships_have_their_places_too(tmp_path: Path) -> None:
-    series = new(tmp_path / "mine", RICH, "--explicit")
+    series = new(tmp_path / "mine", RICH)
     state = {path: file for path, file in series.state("explicit").items() if path in SOURCES}
     woven = weave_all(state, series.anchors, SOURCES.get)
-    assert "  OP_DECOMPOSE(vstack);\n  OP_DECOMPOSE(leaky_prod);\n}" in woven[next(iter(SOURCES))]
+    assert "  OP_DECOMPOSE(vstack);\n  OP_DECOMPOSE(leaky_prod);\n}" in woven[RULES]
     assert woven["docs/source/torch.md"].count("    hypot\n    leaky_prod\n    mul\n") == 1
     for path, text in woven.items():
         added = [line for line in text.splitlines() if line not in SOURCES[path].splitlines()]
@@ -317,38 +290,25 @@ def merged(root: Path, stacks: list[Series]) -> Series:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Composite operators, ones with a kernel, the guide's variants, and kinds that only others write, in one build."""
     root = tmp_path_factory.mktemp("built")
-    variants = new(root / "variants", "gated(Tensor self, Tensor b) -> Tensor", "--explicit")
+    variants = new(root / "variants", "gated(Tensor self, Tensor b) -> Tensor")
     follow_guide(variants.root)
-    stacks = [new(root / "plain", PLAIN), new(root / "rich", RICH, "--explicit"), Series.load(variants.root)]
-    stacks += [
-        new(root / text.split("(")[0], text, *(["--explicit"] * with_kernel)) for text, with_kernel in ODD.items()
-    ]
+    stacks = [new(root / "plain", PLAIN, False), new(root / "rich", RICH), Series.load(variants.root)]
+    stacks += [new(root / text.split("(")[0], text, with_kernel) for text, with_kernel in ODD.items()]
     stacks.append(Series.load(ramp.stack(root / "ramp")))
-    series = merged(root / "all", stacks)
-    return build(Fork(series, series.find(), bases.installed(), "off", root / "build"))
+    return build(fork_of(merged(root / "all", stacks).root))
 
 
 def follow_guide(root: Path) -> None:
     """Adds to a stack of `gated` what the guide's section on variants says, from the guide's own blocks."""
     section = GUIDE.read_text().partition("### In-place and out= variants\n")[2].partition("\n### ")[0]
     blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
-    native, source = root / NATIVE_FUNCTIONS, root / "aten/src/ATen/native/Gated.cpp"
+    native = root / NATIVE_FUNCTIONS
     native.write_text(native.read_text() + "\n" + blocks["yaml"])
-    end = "} // namespace at::native\n"
-    source.write_text(source.read_text().replace(end, blocks["cpp"] + "\n" + end))
-    rules = root / "aten/src/ATen/functorch/BatchRulesDecompositions.cpp"
-    rules.write_text(
-        rules.read_text().replace("  OP_DECOMPOSE(gated);\n", "  OP_DECOMPOSE(gated);\n  OP_DECOMPOSE(gated_);\n")
-    )
-    info = root / "torch/testing/_internal/common_methods_invocations.py"
-    info.write_text(info.read_text().replace("           supports_out=False,\n", blocks["python"]))
-
-
-def run(site: Path, *words: str) -> str:
-    variables = environment(site, Path(sys.executable)) | {"SUITES_PYTEST_K": ""}
-    done = subprocess.run([sys.executable, *words], env=variables, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout
+    end, rule = "} // namespace at::native\n", "  OP_DECOMPOSE(gated);\n"
+    edit(root, "aten/src/ATen/native/Gated.cpp", end, f"{blocks['cpp']}\n{end}")
+    edit(root, RULES, rule, f"{rule}  OP_DECOMPOSE(gated_);\n")
+    info = "torch/testing/_internal/common_methods_invocations.py"
+    edit(root, info, "           supports_out=False,\n", blocks["python"])
 
 
 @pytest.mark.long
@@ -371,7 +331,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    assert run(site, "-c", code).splitlines() == [
+    assert python(site, "-c", code).splitlines() == [
         "LeakyProdBackward0 leaky_prod",
         "leaky_prod: expected b to have the size of self, [3], but got [2]",
     ]
@@ -393,27 +353,16 @@ class Plain(torch.Tensor): pass
 assert type(torch._C._special.special_ramp(x.as_subclass(Plain))) is Plain
 print(hasattr(torch, "ramp_loss"), torch._C._special.special_exp2.__name__)
 """
-    assert run(site, "-c", code) == "False special_exp2\n"
+    assert python(site, "-c", code) == "False special_exp2\n"
 
 
 @pytest.mark.long
 def test_the_suites_are_green_at_once(site: Path) -> None:
     """One test of each kind; the guide tells of the whole suites."""
-    tests = (
-        "test_fn_gradgrad",
-        "fwgrad_bwgrad",
-        "test_errors",
-        "numpy_ref",
-        "test_dtypes",
-        "op_has_batch_rule",
-        "test_quick",
-        "test_out",
-        "test_inplace_grad",
-        "exhaustive_out",
-    )
+    tests = ["test_fn_gradgrad", "fwgrad_bwgrad", "test_errors", "numpy_ref", "test_dtypes", "op_has_batch_rule"]
+    tests += ["test_quick", "test_out", "test_inplace_grad", "exhaustive_out"]
     names = [text.partition("(")[0] for text in (PLAIN, RICH, "gated", *ODD)]
     chosen = f"({' or '.join(names)}) and ({' or '.join(tests)})"
-    printed = run(
-        site, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "test/test_ops.py", "-k", chosen
-    )
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:warnings", "test/test_ops.py", "-k", chosen)
+    printed = python(site, *words, SUITES_PYTEST_K="")
     assert int(printed.split(" passed")[0].split()[-1]) >= len(names) * (len(tests) - 3)  # three are for variants alone
