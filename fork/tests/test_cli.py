@@ -8,47 +8,43 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, mark, raises
+from pytest import MonkeyPatch, mark, raises
 
 from fork import folders
-from fork.cli import COMMANDS, _distribution, main
+from fork.cli import COMMANDS, _distribution
 from fork.engine.compile import toolchain
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.folders import REQUIREMENTS
-from fork.tests.helpers import committed, write
+from fork.tests.helpers import ROOT, Tool, committed, write
 from fork.tests.tiny import SERIES, STACK, UPSTREAM, stack
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def test_a_build_folder_that_cannot_be(tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch) -> None:
+def test_a_build_folder_that_cannot_be(tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     root = stack(tmp_path / "ours")
     monkeypatch.setattr("fork.verify.soundness.problems", lambda *_: [])
     monkeypatch.setattr("fork.verify.operator_map.report", lambda *_: [])
     (tmp_path / "file").write_text("")
     (tmp_path / "file").chmod(0o444)
     for folder, why in ((tmp_path / "file", "File exists"), (Path("/proc/x"), "No such file or directory")):
-        for command in (["run", "--build", str(folder), "--", "true"], ["check", "--build", str(folder)]):
-            assert main(["--root", str(root), *command]) == 1
-            said = f"fork: {folder} cannot be made ({why}): choose a folder of yours by --build\n"
-            assert capsys.readouterr().err == said
+        said = f"fork: {folder} cannot be made ({why}): choose a folder of yours by --build\n"
+        for command in (["run", "--build", folder, "--", "true"], ["check", "--build", folder]):
+            assert tool("--root", root, *command, status=1).err == said
 
 
-def test_a_folder_of_patches_that_is_a_file(tmp_path: Path, capsys: CaptureFixture[str], quiet_git: None) -> None:
+def test_a_folder_of_patches_that_is_a_file(tmp_path: Path, tool: Tool, quiet_git: None) -> None:
     root, tree = stack(tmp_path / "ours"), committed(tmp_path / "tree", UPSTREAM)
     (tmp_path / "file").write_text("mine")
-    assert main(["--root", str(root), "export", str(tree), str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err == f"fork: {tmp_path}/file is a file: choose a folder for the patches\n"
+    said = tool.refusal("--root", root, "export", tree, tmp_path / "file")
+    assert said == f"fork: {tmp_path}/file is a file: choose a folder for the patches\n"
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, tool: Tool) -> None:
     """Found before a build that takes minutes."""
     (tmp_path / "file").write_text("mine")
-    assert main(["--root", str(stack(tmp_path / "ours")), "wheel", "--out", str(tmp_path / "file")]) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"fork: {tmp_path}/file is not a folder: give another by --out\n")
+    said = tool("--root", stack(tmp_path / "ours"), "wheel", "--out", tmp_path / "file", status=1)
+    assert said == ("", f"fork: {tmp_path}/file is not a folder: give another by --out\n")
 
 
 @mark.parametrize(
@@ -68,25 +64,19 @@ def test_a_folder_of_wheels_that_is_a_file(tmp_path: Path, capsys: CaptureFixtur
         ([], "see `fork --help`"),
     ],
 )
-def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, capsys: CaptureFixture[str]) -> None:
-    assert main(words) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("fork: ") and error.endswith(f"{sentence}\n") and error.count("\n") == 1
+def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, tool: Tool) -> None:
+    assert tool.refusal(*words).endswith(f"{sentence}\n")
 
 
 @mark.parametrize("own", [True, False])
-def test_a_folder_of_pytorchs_sources(
-    own: bool, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
+def test_a_folder_of_pytorchs_sources(own: bool, tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     """Neither a stack nor named: its branch was probably meant, not the tool's own stack."""
     tree = write(tmp_path / "tree", {**UPSTREAM, "torch/csrc/Module.cpp": ""})
     monkeypatch.setattr(folders, "OWN", stack(tmp_path / "ours") if own else None)
     monkeypatch.chdir(tree)
-    assert main(["build", "--pr", "none"]) == 1
-    error = capsys.readouterr().err
     begin = f"note     this is the stack of {tmp_path}/ours" if own else f"fork: {tree} has no {folders.SERIES}"
     way = "to take the branch of this PyTorch, write `--checkout .` before the command"
-    assert error.startswith(f"{begin}: {way}\n")
+    assert tool("build", "--pr", "none", status=1).err.startswith(f"{begin}: {way}\n")
 
 
 def test_what_prints_a_version_imports_no_command() -> None:
@@ -136,18 +126,10 @@ def test_a_library_that_is_missing_stops_only_the_command_that_needs_it(tmp_path
 
 def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
     """Whatever the tool imports and bare Python lacks, by the imports of its own files."""
-    imported = {
-        name.partition(".")[0]
-        for file in (ROOT / "fork").rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        for name in (
-            [a.name for a in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom) and not node.level
-            else []
-        )
-    }
+    nodes = [node for file in (ROOT / "fork").rglob("*.py") for node in ast.walk(ast.parse(file.read_text()))]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+    imported = {name.partition(".")[0] for name in names}
     pinned = {line.partition("==")[0] for line in REQUIREMENTS.read_text().splitlines() if "==" in line}
     brought = {"fork", "torch", "torchgen", "jinja2", "markupsafe", "filelock"}
     outside = imported - brought - sys.stdlib_module_names - {""}
@@ -174,13 +156,9 @@ def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
         ("file: after one", "file: after", "is not a series: 'after' is not a place: write after X, before X, repl"),
     ],
 )
-def test_a_series_that_says_what_cannot_be(
-    tmp_path: Path, capsys: CaptureFixture[str], old: str, new: str, sentence: str
-) -> None:
+def test_a_series_that_says_what_cannot_be(tmp_path: Path, tool: Tool, old: str, new: str, sentence: str) -> None:
     root = write(tmp_path, STACK | {"stack/series.yaml": SERIES.replace(old, new)})
-    assert main(["--root", str(root), "show"]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("fork: ") and sentence in error
+    assert sentence in tool.refusal("--root", root, "show")
 
 
 def test_a_list_of_architectures_that_names_none(monkeypatch: MonkeyPatch) -> None:

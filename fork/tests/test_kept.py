@@ -8,13 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, fixture
+from pytest import MonkeyPatch, fixture
 
 from fork import folders
-from fork.cli import main
 from fork.engine.kept import kept
 from fork.lock import alone
-from fork.tests.helpers import write
+from fork.tests.helpers import Tool, fork, write
 from fork.tests.tiny import stack
 
 MB = 1_000_000
@@ -43,9 +42,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def test_what_is_built_is_listed_with_what_its_removal_frees(root: Path, capsys: CaptureFixture[str]) -> None:
-    assert main(["--root", str(root), "list"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+def test_what_is_built_is_listed_with_what_its_removal_frees(root: Path, tool: Tool) -> None:
+    rows = [line.split() for line in tool("--root", root, "list").out.splitlines()]
     assert rows[0] == ["name", "torch", "MB", "of"]
     assert rows[1:-1] == [
         ["fast-2.13.0+cpu", "2.13.0+cpu", "0", "fast", "of", "ours"],
@@ -62,42 +60,40 @@ def test_what_is_built_is_listed_with_what_its_removal_frees(root: Path, capsys:
     assert 3 * MB <= freed < 3.2 * MB and not branch.folder.exists()
 
 
-def test_what_is_named_goes_and_nothing_else(root: Path, capsys: CaptureFixture[str]) -> None:
-    words = ["--root", str(root), "clean"]
+def test_what_is_named_goes_and_nothing_else(root: Path, tool: Tool) -> None:
+    words = ["--root", root, "clean"]
     for wrong, sentence in (
         ([], "name what is to go, as `fork list` prints it, or give --all alone"),
         (["bases/2.12.0", "--all"], "name what is to go, as `fork list` prints it, or give --all alone"),
         (["bases"], "nothing is called bases: `fork list` prints fast-2.13.0+cpu, "),
     ):
-        assert main([*words, *wrong]) == 1 and sentence in capsys.readouterr().err
+        assert sentence in tool(*words, *wrong, status=1).err
     files = sorted(root.rglob("*"))
-    assert main([*words, "tree-123456/branch-2.12.0"]) == 0
+    assert fork(*words, "tree-123456/branch-2.12.0") == 0
     gone = set(files) - set(root.rglob("*"))
     assert gone and all("branch-2.12.0" in str(file) for file in gone)
-    assert main([*words, "--all"]) == 0
+    assert fork(*words, "--all") == 0
     assert list(kept([root / "build"])) == [] and (root / "stack/series.yaml").is_file()
-    capsys.readouterr()
-    assert main(["--root", str(root), "list"]) == 0 and capsys.readouterr().out == "nothing is built\n"
+    assert tool("--root", root, "list").out == "nothing is built\n"
 
 
 def test_a_build_that_goes_on_is_not_pulled_away(root: Path) -> None:
-    fork = root / "build/forks/fast-2.13.0+cpu"
+    home = root / "build/forks/fast-2.13.0+cpu"
     command = [sys.executable, "-m", "fork", "--root", str(root), "clean", "fast-2.13.0+cpu"]
-    with alone(fork / "lock", ""):
+    with alone(home / "lock", ""):
         cleaning = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert cleaning.stdout is not None
         assert cleaning.stdout.readline() == "wait     a build of fast-2.13.0+cpu is running\n"
-        assert (fork / "current/fork.json").is_file()
+        assert (home / "current/fork.json").is_file()
     cleaning.communicate(timeout=60)
-    assert cleaning.returncode == 0 and not fork.exists()
+    assert cleaning.returncode == 0 and not home.exists()
 
 
-def test_where_no_stack_is(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch, capsys: CaptureFixture[str]) -> None:
+def test_where_no_stack_is(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:
     """An installed tool keeps the builds of checkouts in a folder of the user's caches."""
     monkeypatch.setattr(folders, "OWN", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()
     (root / "build").rename(tmp_path / "cache/torch-fork")
-    assert main(["list"]) == 0
-    assert "\ntree-123456/branch-2.12.0" in capsys.readouterr().out
+    assert "\ntree-123456/branch-2.12.0" in tool("list").out

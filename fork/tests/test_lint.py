@@ -9,15 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, fixture, mark
+from pytest import fixture, mark
 
 from fork.checkout.git import Checkout
-from fork.cli import main
-from fork.tests.helpers import committed, git
+from fork.tests.helpers import Said, Tool, commit, committed, git
 from fork.tests.tiny import UPSTREAM, stack
 from fork.verify.lint import concerns, needed, touched
 
-# As PyTorch's adapters do: a line of JSON for each message about the paths that a file names.
+# As PyTorch's adapters do: a line of JSON for each message about the paths that a file names. A linter goes on with it.
 SAY = """\
 import json, sys
 
@@ -28,28 +27,21 @@ def say(path, line, name, description, original=None, replacement=None):
     print(json.dumps(said | dict(replacement=replacement, description=description)))
 """
 WORD = """\
-from say import paths, say
-
 for path in paths:
     for number, line in enumerate(open(path), 1):
         if "twice" in line or "two" in line:
             say(path, number, "a number", f"{line.strip()} is a number\\nand so on")
 """
 QUOTES = """\
-from say import paths, say
-
 for path in paths:
     text = open(path).read()
     if "'" in text:
         say(path, None, "format", "Run it", text, text.replace("'", '"'))
 """
 WHOLE = """\
-from say import paths, say
-
 for path in paths:
     say(path, None, "size", "too small")
 """
-BROKEN = "import sys; sys.exit('no such thing')\n"
 
 FILES, CPP = "@{{PATHSFILE}}", ["**/*.cpp"]
 
@@ -76,11 +68,10 @@ CONFIG = "\n".join(
 )
 ADAPTERS = {
     ".lintrunner.toml": CONFIG,
-    "tools/linter/say.py": SAY,
-    "tools/linter/word.py": WORD,
-    "tools/linter/quotes.py": QUOTES,
-    "tools/linter/whole.py": WHOLE,
-    "tools/linter/broken.py": BROKEN,
+    "tools/linter/word.py": SAY + WORD,
+    "tools/linter/quotes.py": SAY + QUOTES,
+    "tools/linter/whole.py": SAY + WHOLE,
+    "tools/linter/broken.py": "import sys; sys.exit('no such thing')\n",
 }
 
 
@@ -89,17 +80,14 @@ def tree(tmp_path: Path, quiet_git: None) -> Path:
     return committed(tmp_path / "tree", UPSTREAM | ADAPTERS)
 
 
-def linted(tmp_path: Path, tree: Path, *words: str) -> int:
-    root = tmp_path / "ours"
-    if not root.exists():
-        stack(root)
-    return main(["--root", str(root), "check", "--lint", str(tree), *words])
+def linted(tool: Tool, tree: Path, *words: str) -> Said:
+    """What is told where a linter of the checkout finds something."""
+    return tool("--root", stack(tree.parent / "ours"), "check", "--lint", tree, *words, status=1)
 
 
-def test_only_the_stacks_lines_are_told(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
+def test_only_the_stacks_lines_are_told(tool: Tool, tree: Path) -> None:
     before = (git(tree, "status", "--porcelain"), git(tree, "branch"), git(tree, "rev-parse", "HEAD"))
-    assert linted(tmp_path, tree) == 1
-    said = capsys.readouterr()
+    said = linted(tool, tree)
     found = [line.strip() for line in said.err.splitlines() if ": WORD" in line or "QUOTES" in line or "WHOLE" in line]
     # Of native_functions.yaml and overrides.py, which have a "two" themselves, the inserted lines alone.
     assert_expected_inline(
@@ -122,38 +110,32 @@ torch/overrides.py:3: WORD: a number: 'twice', is a number
     assert told[0] == "linters          WORD QUOTES WHOLE ran"
     assert [line.split()[2] for line in told[1:]] == ["UNKNOWN:", "BUILT:", "STORED:", "BROKEN:"]
     assert "Invalid requirement" in told[1] and told[2].endswith("it reads a build of PyTorch")
-    assert told[3].endswith("pip does not have what `bash store.sh {{DRYRUN}}` sets up") and told[4].endswith(
-        "no such thing"
-    )
+    assert told[3].endswith("pip does not have what `bash store.sh {{DRYRUN}}` sets up")
+    assert told[4].endswith("no such thing")
     assert (git(tree, "status", "--porcelain"), git(tree, "branch"), git(tree, "rev-parse", "HEAD")) == before
 
 
 @mark.long
-def test_some_linters_or_none(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
-    linted(tmp_path, tree, "--linters", "WHOLE")
-    assert "linters          WHOLE ran" in capsys.readouterr().out
-    assert linted(tmp_path, tree, "--linters", "NOWHERE") == 1
-    assert "--linters NOWHERE: no linter of the stack's files has this name: they are WORD" in capsys.readouterr().err
-    assert main(["--root", str(tmp_path / "ours"), "check", "--lint"]) == 1
-    assert capsys.readouterr().err.endswith("name one, as in `--lint ~/pytorch`\n")
+def test_some_linters_or_none(tool: Tool, tree: Path) -> None:
+    assert "linters          WHOLE ran" in linted(tool, tree, "--linters", "WHOLE").out
+    said = linted(tool, tree, "--linters", "NOWHERE").err
+    assert "--linters NOWHERE: no linter of the stack's files has this name: they are WORD" in said
+    said = tool("--root", tree.parent / "ours", "check", "--lint", status=1).err
+    assert said.endswith("name one, as in `--lint ~/pytorch`\n")
     (tree / ".lintrunner.toml").unlink()
-    git(tree, "commit", "--quiet", "--all", "--message=none")
-    assert linted(tmp_path, tree) == 1
-    assert "has no .lintrunner.toml" in capsys.readouterr().err
+    commit(tree, {}, "none")
+    assert "has no .lintrunner.toml" in linted(tool, tree).err
 
 
 @mark.long
-def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, tool: Tool) -> None:
     """Committed and not, on the commit that it left."""
     git(tree, "tag", "v2.13.0")
     git(tree, "switch", "--quiet", "--create", "mine")
-    (tree / "torch/new.py").write_text("x = 'two'\n")
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message=Add x")
+    commit(tree, {"torch/new.py": "x = 'two'\n"}, "Add x")
     (tree / "torch/newer.py").write_text('y = "twice"\n')
-    words = ["--root", str(tmp_path / "root"), "--checkout", str(tree), "check", "--lint", "--linters", "WORD,QUOTES"]
-    assert main(words) == 1
-    found = capsys.readouterr().err
+    words = ("--root", tmp_path / "root", "--checkout", tree, "check", "--lint", "--linters", "WORD,QUOTES")
+    found = tool(*words, status=1).err
     assert "torch/new.py:1: QUOTES" in found and "torch/new.py:1: WORD" in found and "torch/newer.py:1: WORD" in found
     assert "torch/newer.py:1: QUOTES" not in found
     # Where those of every other checkout are.
@@ -164,21 +146,13 @@ def test_a_branch_of_a_checkout(tmp_path: Path, tree: Path, capsys: CaptureFixtu
 GENERATED = {
     "tools/pyi/gen_pyi.py": "import sys; open('torch/typing.pyi', 'w').write(sys.argv[1])\n",
     "tools/generate_torch_version.py": "import sys; sys.exit('no version')\n",
-    "tools/linter/word.py": """\
-from say import paths, say
-
-say(paths[0], 1, "typing", open("torch/typing.pyi").read())
-""",
+    "tools/linter/word.py": f'{SAY}say(paths[0], 1, "typing", open("torch/typing.pyi").read())\n',
 }
 
 
 @mark.long
-def test_linters_read_what_pytorch_generates_before(
-    tmp_path: Path, quiet_git: None, capsys: CaptureFixture[str]
-) -> None:
-    tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | GENERATED)
-    assert linted(tmp_path, tree, "--linters", "WORD") == 1
-    said = capsys.readouterr()
+def test_linters_read_what_pytorch_generates_before(tool: Tool, tree: Path) -> None:
+    said = linted(tool, commit(tree, GENERATED, "generators"), "--linters", "WORD")
     assert "typing: --native-functions-path=aten/src/ATen/native/native_functions.yaml" in said.err
     assert "what tools/generate_torch_version.py generates and linters read: no version" in said.out
     assert git(tree, "status", "--porcelain") == ""
@@ -186,8 +160,7 @@ def test_linters_read_what_pytorch_generates_before(
 
 # As dmypy does, which tells its process by this file.
 DAEMON = """\
-import json, pathlib, subprocess
-from say import paths, say
+import pathlib, subprocess
 
 quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
 pid = subprocess.Popen(["sleep", "600"], start_new_session=True, **quiet).pid
@@ -197,10 +170,9 @@ say(paths[0], 1, "daemon", str(pid))
 
 
 @mark.long
-def test_no_daemon_stays(tmp_path: Path, quiet_git: None, capsys: CaptureFixture[str]) -> None:
-    tree = committed(tmp_path / "tree", UPSTREAM | ADAPTERS | {"tools/linter/word.py": DAEMON})
-    assert linted(tmp_path, tree, "--linters", "WORD") == 1
-    pid = capsys.readouterr().err.split("daemon: ")[1].split()[0]
+def test_no_daemon_stays(tool: Tool, tree: Path) -> None:
+    commit(tree, {"tools/linter/word.py": SAY + DAEMON}, "daemon")
+    pid = linted(tool, tree, "--linters", "WORD").err.split("daemon: ")[1].split()[0]
     status = Path(f"/proc/{pid}/status")
 
     def runs() -> bool:
@@ -218,23 +190,16 @@ def test_no_daemon_stays(tmp_path: Path, quiet_git: None, capsys: CaptureFixture
 @mark.long
 def test_a_program_of_pytorchs_store_is_taken_from_pip(tmp_path: Path) -> None:
     address = "https://example.org/linux64/19.1.4/clang-format"
-    entry = {
-        "code": "CLANGFORMAT",
-        "command": ["python3", "adapter.py", "--binary=.lintbin/clang-format"],
-        "init_command": [
-            "python3",
-            "tools/linter/adapters/s3_init.py",
-            "--config-json=config.json",
-            "--linter=clang-format",
-            "--output-dir=.lintbin",
-            "--output-name=clang-format",
-        ],
-    }
-    (tmp_path / "config.json").write_text(json.dumps({"clang-format": {"Linux": {"download_url": address}}}))
-    linter = needed(entry, tmp_path)
-    assert (linter.packages, linter.program) == (("clang-format==19.1.4",), ".lintbin/clang-format")
-    (tmp_path / "config.json").write_text(json.dumps({"clang-format": {"Linux": {"download_url": "latest"}}}))
-    assert "pip does not have what" in needed(entry, tmp_path).lacks
+    setting_up = "python3 tools/linter/adapters/s3_init.py --config-json=config.json --linter=clang-format "
+    setting_up += "--output-dir=.lintbin --output-name=clang-format"
+    command = ["python3", "adapter.py", "--binary=.lintbin/clang-format"]
+    entry = {"code": "CLANGFORMAT", "command": command, "init_command": setting_up.split()}
+    found = []
+    for url in (address, "latest"):
+        (tmp_path / "config.json").write_text(json.dumps({"clang-format": {"Linux": {"download_url": url}}}))
+        found.append(needed(entry, tmp_path))
+    assert (found[0].packages, found[0].program) == (("clang-format==19.1.4",), ".lintbin/clang-format")
+    assert "pip does not have what" in found[1].lacks
 
 
 def test_patterns_and_lines(tree: Path) -> None:
@@ -243,10 +208,8 @@ def test_patterns_and_lines(tree: Path) -> None:
     assert [path for path in paths if concerns(taken, path)] == paths[:2]
     head = Checkout.open(tree).head
     (tree / "run.sh").chmod(0o755 | stat.S_IXUSR)
-    (tree / "torch/overrides.py").write_text("names = [\n    'one',\n]\n# 1\n# 2\n")
-    (tree / "new name.txt").write_text("++ b/x\n")
-    git(tree, "add", "--all")
-    git(tree, "commit", "--quiet", "--message=more")
+    files = {"torch/overrides.py": "names = [\n    'one',\n]\n# 1\n# 2\n", "new name.txt": "++ b/x\n"}
+    commit(tree, files, "more")
     tip = Checkout.open(tree).head
     lines = touched(Checkout(tree, head), tip)
     assert lines == {"new name.txt": None, "torch/overrides.py": {4, 5}}

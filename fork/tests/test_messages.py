@@ -11,7 +11,6 @@ from pathlib import Path
 from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
 from fork import process
-from fork.cli import main
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.diagnostics import REMEDY, Names, errors
 from fork.engine.compile.flags import Flags
@@ -19,16 +18,9 @@ from fork.engine.link.link import error
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.tests import tiny
-from fork.tests.helpers import committed
+from fork.tests.helpers import Tool, committed
 
 SOURCE = "aten/src/ATen/native/Twice.cpp"
-
-
-def said(capsys: CaptureFixture[str], *words: str | Path) -> str:
-    assert main([str(word) for word in words]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("fork: ") and error.count("\n") == 1
-    return error.removeprefix("fork: ").rstrip()
 
 
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
@@ -42,29 +34,29 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     assert done.stderr == f"fork: {root / SOURCE} cannot be read: `chmod u+r` it, or ask its owner to\n"
 
 
-def test_a_folder_in_place_of_a_file(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_folder_in_place_of_a_file(tmp_path: Path, tool: Tool) -> None:
     root = tiny.stack(tmp_path)
     (root / "torch/overrides.py").unlink()
     (root / "torch/overrides.py").mkdir()
     wrong = f"torch/overrides.py of fast is missing in {root}: {root}/torch/overrides.py is a folder, so put a file"
-    assert said(capsys, "--root", root, "show", "2").startswith(wrong)
+    assert tool.refusal("--root", root, "show", "2").startswith(f"fork: {wrong}")
 
 
 @mark.parametrize("path", [SOURCE, f"stack/plain/{SOURCE}", "stack/fast/PR.md"])
-def test_a_file_that_is_not_text(path: str, tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_text(path: str, tmp_path: Path, tool: Tool) -> None:
     root = tiny.stack(tmp_path)
     (root / path).write_bytes(b"one\ncaf\xe9\n")
-    assert said(capsys, "--root", root, "show") == f"{root / path}:2 is not UTF-8: convert the file"
+    assert tool.refusal("--root", root, "show") == f"fork: {root / path}:2 is not UTF-8: convert the file\n"
 
 
-def test_a_file_that_the_checkout_has_already(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_file_that_the_checkout_has_already(tmp_path: Path, tool: Tool) -> None:
     root = tiny.stack(tmp_path / "root")
     for text, wrong in (
         (tiny.STACK[SOURCE], f"has the stack already ({SOURCE})"),
         ("// PyTorch's own\n", f"has another {SOURCE} already"),
     ):
         tree = committed(tmp_path / f"tree-{len(text)}", tiny.UPSTREAM | {SOURCE: text})
-        assert wrong in said(capsys, "--root", root, "apply", tree, "--check")
+        assert wrong in tool.refusal("--root", root, "apply", tree, "--check")
 
 
 def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

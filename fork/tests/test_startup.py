@@ -7,16 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
+from pytest import MonkeyPatch, fixture, mark, raises
 
-from fork.cli import main
 from fork.commands import build as command
 from fork.commands import run as running
 from fork.engine import fork as forks
 from fork.engine.fork import Fork
 from fork.folders import OWN
 from fork.tests import softclip
-from fork.tests.helpers import write
+from fork.tests.helpers import Tool, fork, write
 
 
 @fixture
@@ -62,9 +61,8 @@ def test_another_torch_installed_over_the_forks_base(environment: Path) -> None:
 @mark.parametrize("words", [("-c", "import torch, torchgen"), ("-m", "use"), ("use.py",)])
 def test_a_fork_runs_in_a_checkout(environment: Path, words: tuple[str, ...]) -> None:
     """Of each of these, the current folder comes before PYTHONPATH; the environment's own start remains."""
-    tree = write(
-        environment / "pytorch", {"use.py": "import torch, torchgen", "torch/__init__.py": "raise SystemError"}
-    )
+    files = {"use.py": "import torch, torchgen", "torch/__init__.py": "raise SystemError"}
+    tree = write(environment / "pytorch", files)
     write(environment, {"fork/torchgen/__init__.py": "", "own/sitecustomize.py": "print('own')"})
     variables = forks.environment(environment / "fork", Path(sys.executable))
     variables["PYTHONPATH"] += f":{environment / 'own'}"
@@ -72,9 +70,7 @@ def test_a_fork_runs_in_a_checkout(environment: Path, words: tuple[str, ...]) ->
     assert (done.stdout, done.stderr) == ("own\nfork\n", "")
 
 
-def test_only_the_projects_own_stack_installs_itself(
-    tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: MonkeyPatch
-) -> None:
+def test_only_the_projects_own_stack_installs_itself(tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     installed: list[Path] = []
 
     def install(fork: Fork) -> str:
@@ -84,20 +80,18 @@ def test_only_the_projects_own_stack_installs_itself(
     monkeypatch.setattr(command, "build", lambda fork: fork.site)
     monkeypatch.setattr(command, "install", install)
     root = softclip.stack(tmp_path)
-    for words in (["--root", str(root), "build"], ["build", "--build", str(tmp_path / "elsewhere")]):
-        assert main(words) == 0
-        assert "COMMAND` runs with it; without that," in capsys.readouterr().out
+    for words in (["--root", root, "build"], ["build", "--build", tmp_path / "elsewhere"]):
+        assert "COMMAND` runs with it; without that," in tool(*words).out
     assert installed == []
-    assert main(["--root", str(root), "build", "--install"]) == main(["build"]) == 0
+    assert fork("--root", root, "build", "--install") == fork("build") == 0
     assert installed == [root, OWN]
 
 
-def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, tool: Tool) -> None:
     root = softclip.stack(tmp_path)
     (tmp_path / "file").write_text("text")
     for program, status, sentence in (("nosuch", 127, "was not found"), (f"{tmp_path}/file", 126, "cannot be exec")):
-        assert main(["--root", str(root), "run", "--", program]) == status
-        said = capsys.readouterr()
+        said = tool("--root", root, "run", "--", program, status=status)
         assert said.err.startswith(f"fork: {program} {sentence}") and said.out == ""
 
 
@@ -108,7 +102,7 @@ def test_a_crash_of_a_command_says_where(tmp_path: Path, monkeypatch: MonkeyPatc
     monkeypatch.setattr(running, "build", lambda fork: fork.site)
     monkeypatch.setattr(os, "execve", lambda program, words, variables: given.update(variables) or sys.exit())
     with raises(SystemExit):
-        main(["--root", str(softclip.stack(tmp_path)), "run", "--", "true"])
+        fork("--root", softclip.stack(tmp_path), "run", "--", "true")
     crash = "def kernel():\n    import ctypes; ctypes.string_at(1)\n\nkernel()"
     variables = os.environ | {name: given[name] for name in running.CRASHES}
     done = subprocess.run([sys.executable, "-c", crash], capture_output=True, text=True, env=variables)
