@@ -1,4 +1,4 @@
-"""What several tests share: a diff to print, a stack on disk, a tiny upstream under git, and the command line."""
+"""What several tests share: what weaving gives, a stack on disk, a tiny upstream under git, and the command line."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from fork.cli import main
 from fork.engine.fork import Fork, environment
 from fork.engine.wheel import base as bases
+from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave
 from fork.weave.kinds import Fragment, Place
@@ -47,14 +48,18 @@ def place(words: str) -> Place:
     return Place(relation, target)
 
 
-def diff(before: str, after: str, context: int = 1) -> str:
-    lines = difflib.unified_diff(before.split("\n"), after.split("\n"), lineterm="", n=context)
+def woven(path: str, base: str, fragment: str, where: Fragment) -> str:
+    """What weaving changes in the base, as a diff."""
+    after = weave(path, base, fragment, where)
+    lines = difflib.unified_diff(base.split("\n"), after.split("\n"), lineterm="", n=1)
     return "\n".join(line.rstrip() for line in list(lines)[2:]) + "\n"
 
 
-def woven(path: str, base: str, fragment: str, where: Fragment) -> str:
-    """What weaving changes in the base, as a diff."""
-    return diff(base, weave(path, base, fragment, where))
+def refused(path: str, base: str, fragment: str, where: Fragment) -> str:
+    """What weaving says where it cannot."""
+    with pytest.raises(ForkError) as caught:
+        weave(path, base, fragment, where)
+    return str(caught.value)
 
 
 def write(root: Path, files: Mapping[str, str]) -> Path:

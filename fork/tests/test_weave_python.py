@@ -1,17 +1,22 @@
 """Weaving Python: entries of lists and dicts, statements, functions, methods and imports."""
 
 from expecttest import assert_expected_inline
-from pytest import mark, raises
+from pytest import mark
 
-from fork.errors import ForkError
-from fork.tests.helpers import anchor, woven
+from fork.tests.helpers import anchor, refused, woven
 from fork.weave import weave
+from fork.weave.kinds import Fragment
 
 PATH = "module.py"
 
 
-def test_an_entry_of_a_dict_inside_a_function() -> None:
+@mark.parametrize(
+    ("place", "line"),
+    [("after torch.one", "        # about two\n"), ("before torch.two", "        # about two\n"), ("last", "    }\n")],
+)
+def test_an_entry_of_a_dict_inside_a_function(place: str, line: str) -> None:
     base = """\
+import torch
 def overrides():
     ret = {
         torch.one: lambda a: -1,  # the first
@@ -30,26 +35,8 @@ def overrides():
     ret = {torch.new: lambda a: -1}
     return ret
 '''
-    for place in ("after torch.one", "before torch.two"):
-        assert_expected_inline(
-            woven(PATH, "import torch\n" + base, fragment, anchor(**{"overrides.ret": place})),
-            """\
-@@ -4,2 +4,3 @@
-         torch.one: lambda a: -1,  # the first
-+        torch.new: lambda a: -1,
-         # about two
-""",
-        )
-    where = anchor(**{"overrides.ret": "last"})
-    assert_expected_inline(
-        woven(PATH, "import torch\n" + base, fragment, where),
-        """\
-@@ -8,2 +8,3 @@
-         ),
-+        torch.new: lambda a: -1,
-     }
-""",
-    )
+    out = weave(PATH, base, fragment, anchor(**{"overrides.ret": place}))
+    assert out == base.replace(line, f"        torch.new: lambda a: -1,\n{line}")
 
 
 def test_an_entry_inside_a_call() -> None:
@@ -83,18 +70,10 @@ def test_an_entry_among_several_on_a_line(place: str, lines: list[str]) -> None:
 def test_the_list_that_has_the_neighbour_where_a_name_is_assigned_twice() -> None:
     base = "table = {}\n\ntable = {\n    aten.one: 1,\n}\ntable |= extra\n"
     fragment = "table = {\n    aten.new: 2,\n}\n"
-    assert_expected_inline(
-        woven(PATH, base, fragment, anchor(table="after aten.one")),
-        """\
-@@ -4,2 +4,3 @@
-     aten.one: 1,
-+    aten.new: 2,
- }
-""",
-    )
-    with raises(ForkError) as caught:
-        weave(PATH, base, fragment, anchor(table="last"))
-    assert str(caught.value) == "module.py: container 'table' found 2 times: see its anchor in stack/series.yaml"
+    out = weave(PATH, base, fragment, anchor(table="after aten.one"))
+    assert out == base.replace("one: 1,\n", "one: 1,\n    aten.new: 2,\n")
+    told = "module.py: container 'table' found 2 times: see its anchor in stack/series.yaml"
+    assert refused(PATH, base, fragment, anchor(table="last")) == told
 
 
 def test_an_entry_of_many_lines_keeps_its_shape() -> None:
@@ -110,9 +89,8 @@ def lists():
          a=2),
     ]
 '''
-    where = anchor(**{"lists.infos": "after one"})
     assert_expected_inline(
-        woven(PATH, base, fragment, where),
+        woven(PATH, base, fragment, anchor(**{"lists.infos": "after one"})),
         """\
 @@ -4,2 +4,8 @@
               a=1),
@@ -173,19 +151,11 @@ add_docstr(
 make_fallback(aten.new)
 '''
     where = anchor(**{"file": "after one", "torch.new": "after torch.one", "aten.new": "after aten.one"})
-    with raises(ForkError) as caught:
-        weave(PATH, base, fragment, where)
     told = "module.py: anchor 'after aten.one' in 'aten.new' found 2 times: see its anchor in stack/series.yaml"
-    assert str(caught.value) == told
-    where = anchor(
-        **{
-            "file": "after two",
-            "torch.new": 'after add_docstr(torch.one, "text")',
-            "aten.new": "after make_fallback(aten.one)",
-        }
-    )
+    assert refused(PATH, base, fragment, where) == told
+    places = {"torch.new": 'after add_docstr(torch.one, "text")', "aten.new": "after make_fallback(aten.one)"}
     assert_expected_inline(
-        woven(PATH, base, fragment, where),
+        woven(PATH, base, fragment, anchor(file="after two", **places)),
         """\
 @@ -11,2 +11,12 @@
 
@@ -238,22 +208,10 @@ class Lists:
     def check(self):
         return self.low
 """
-    where = anchor(**{"Lists.__init__.self.low": "after one", "Lists": "before last"})
-    assert_expected_inline(
-        woven(PATH, base, fragment, where),
-        """\
-@@ -4,2 +4,3 @@
-             ("one", a),
-+            ("new", b),
-         ]
-@@ -9,2 +10,5 @@
-
-+    def check(self):
-+        return self.low
-+
-     def last(self):
-""",
-    )
+    out = weave(PATH, base, fragment, anchor(**{"Lists.__init__.self.low": "after one", "Lists": "before last"}))
+    expected = base.replace("        ]\n", '            ("new", b),\n        ]\n', 1)
+    last = "    def last(self):\n"
+    assert out == expected.replace(last, f"    def check(self):\n        return self.low\n\n{last}")
 
 
 def test_imports_are_merged() -> None:
@@ -312,29 +270,26 @@ def new():
     )
 
 
-def test_a_list_without_an_anchor() -> None:
-    with raises(ForkError) as caught:
-        weave(PATH, "a = [\n    1,\n]\n", "a = [\n    2,\n]\n", anchor(b="last"))
-    assert str(caught.value) == "module.py: 'a' has no anchor: see its anchor in stack/series.yaml"
+METHOD = "class A:\n    def f(self):\n        return 1\n"
 
 
-def test_what_is_no_python() -> None:
-    errors = []
-    for base, fragment in (("a = [1]\n", "a = [\n"), ("if\n", "a = [1]\n")):
-        with raises(ForkError) as caught:
-            weave(PATH, base, fragment, anchor(a="last"))
-        errors.append(str(caught.value))
-    assert_expected_inline(
-        "\n".join(errors),
-        """\
-module.py: line 1 of the fragment does not parse here: '[' was never closed: see its anchor in stack/series.yaml
-module.py: line 1 of the base does not parse here: invalid syntax: see its anchor in stack/series.yaml""",
-    )
-
-
-def test_what_is_no_python_any_more() -> None:
-    with raises(ForkError, match="line 3 of the woven file does not parse here"):
-        weave(PATH, "class A: pass\n", "class A:\n    def f(self):\n        return 1\n", anchor(A="last"))
+@mark.parametrize(
+    ("base", "fragment", "where", "told"),
+    [
+        ("a = [\n    1,\n]\n", "a = [\n    2,\n]\n", anchor(b="last"), "'a' has no anchor"),
+        ("a = [1]\n", "a = [\n", anchor(a="last"), "line 1 of the fragment does not parse here: '[' was never closed"),
+        ("if\n", "a = [1]\n", anchor(a="last"), "line 1 of the base does not parse here: invalid syntax"),
+        (
+            "class A: pass\n",
+            METHOD,
+            anchor(A="last"),
+            "line 3 of the woven file does not parse here: unexpected indent",
+        ),
+    ],
+    ids=["no anchor", "fragment", "base", "what is woven"],
+)
+def test_what_cannot_be_woven(base: str, fragment: str, where: Fragment, told: str) -> None:
+    assert refused(PATH, base, fragment, where) == f"module.py: {told}: see its anchor in stack/series.yaml"
 
 
 def test_an_entry_behind_letters_of_several_bytes() -> None:
