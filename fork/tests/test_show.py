@@ -4,17 +4,16 @@ import re
 from pathlib import Path
 
 from expecttest import assert_expected_inline
-from pytest import CaptureFixture, MonkeyPatch, mark
+from pytest import MonkeyPatch, fixture, mark
 
-from fork.cli import main
 from fork.page import content, markdown, rst
 from fork.page.code import coloured, language, rows
 from fork.page.content import Change, Content
 from fork.page.html import LONG, page, render
 from fork.series import MARKS, Series
-from fork.tests.helpers import write
+from fork.tests.helpers import Tool, fork, write
 from fork.tests.pages import CHROMIUM, faults, measured, whole
-from fork.tests.tiny import SERIES, STACK, stack
+from fork.tests.tiny import SERIES, STACK, on_a_wheel, stack
 from fork.verify.prefix import Result, Run
 
 DOCUMENT = r"""# Twice
@@ -29,30 +28,12 @@ $\bar x$ is in `Twice.cpp`, see [there](../aten/src/ATen/native/Twice.cpp), not 
 """
 
 
-def test_one_pr_with_its_files_and_their_places(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    assert main(["--root", str(stack(tmp_path)), "show", "fast"]) == 0
+def test_one_pr_with_its_files_and_their_places(tmp_path: Path, tool: Tool) -> None:
+    head, description, files = tool("--root", stack(tmp_path), "show", "fast").out.partition(STACK["stack/fast/PR.md"])
+    assert head == "PR 2 of 2: fast\n\n" and description
     assert_expected_inline(
-        capsys.readouterr().out,
+        files,
         """\
-PR 2 of 2: fast
-
-Make twice fast
-
-Stack (oldest at bottom):
-* **fast** (this PR)
-* plain
-
-## Why
-
-Twice is needed.
-
-## How to review
-
-Top down.
-
-## Test plan
-
-`make test`: 2 passed.
 
 -------------------------------------------------------------------------------
 ~ torch/overrides.py
@@ -73,50 +54,44 @@ names = ['twice']
     )
 
 
-def test_a_pr_without_a_description(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+def test_a_pr_without_a_description(tmp_path: Path, tool: Tool) -> None:
     (stack(tmp_path) / "stack/plain/PR.md").unlink()
-    assert main(["--root", str(tmp_path), "show", "1"]) == 1
-    told = "fork: plain has no description: write ROOT/stack/plain/PR.md\n"
-    assert capsys.readouterr().err.replace(str(tmp_path), "ROOT") == told
+    told = f"fork: plain has no description: write {tmp_path}/stack/plain/PR.md\n"
+    assert tool.refusal("--root", tmp_path, "show", "1") == told
 
 
-def shown(root: Path) -> Series:
+@fixture
+def shown(tmp_path: Path) -> Series:
     """The tiny stack as the installed torch can show it; its first PR also brings documents and a long file."""
     more = "".join(f"      - docs/{name}\n" for name in ("twice.md", "twice.rst", "long.py"))
     series = SERIES.replace("      - docs/source/ops.md\n", f"      - docs/source/ops.md\n{more}")
-    series = series.replace("file: after one", "file: before baddbmm").replace("torch/overrides", "docs/overrides")
-    files = {
-        "stack/series.yaml": series,
-        "docs/overrides.py": "names = ['twice']\n",
+    files = on_a_wheel(series) | {
         "docs/twice.md": DOCUMENT,
         "docs/twice.rst": "Twice\n=====\n\n:math:`\\bar x` is :func:`known`.\n\n.. figured:: out\n",
         "docs/long.py": "x = 1\n" * (LONG + 1),
     }
-    return Series.load(write(root, STACK | files))
+    return Series.load(write(tmp_path, STACK | files))
 
 
 def part(text: str, start: str, end: str) -> str:
     return text[text.index(start) :].partition(end)[0]
 
 
-def test_a_page_is_whole_and_needs_nothing_else(tmp_path: Path) -> None:
-    shown(tmp_path)
+def test_a_page_is_whole_and_needs_nothing_else(tmp_path: Path, shown: Series) -> None:
     for words in ([], ["1"], ["fast"]):
-        assert main(["--root", str(tmp_path), "show", *words, "--html", str(tmp_path / "page.html")]) == 0
+        assert fork("--root", tmp_path, "show", *words, "--html", tmp_path / "page.html") == 0
         assert whole((tmp_path / "page.html").read_text()).formulas == (0 if words == ["fast"] else 3)
 
 
 @mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the page with")
-def test_a_browser_shows_a_page_without_fault(tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(page(shown(tmp_path), None))
+def test_a_browser_shows_a_page_without_fault(tmp_path: Path, shown: Series) -> None:
+    (tmp_path / "page.html").write_text(page(shown, None))
     assert faults(measured(tmp_path / "page.html", tmp_path)) == []
 
 
 def test_a_page_shows_what_a_pr_does_to_a_file_between_its_neighbours(tmp_path: Path) -> None:
     """The tiny stack's yaml entry, woven into the base's own file."""
-    series = stack(tmp_path) / "stack/series.yaml"
-    series.write_text(series.read_text().replace("file: after one", "file: before baddbmm"))
-    loaded = Series.load(tmp_path)
+    loaded = Series.load(write(tmp_path, STACK | on_a_wheel(SERIES)))
     text = page(Series(tmp_path, loaded.prs[:1], {**loaded.anchors}), loaded.prs[0])
     rows = re.findall(r'<tr class="(add|del|gap|)">(.*?)</tr>', text)
     plain = [(kind, re.sub(r"<[^>]+>", "", row)) for kind, row in rows]
@@ -125,10 +100,9 @@ def test_a_page_shows_what_a_pr_does_to_a_file_between_its_neighbours(tmp_path: 
     assert any("- func: baddbmm(" in row and kind == "" for kind, row in plain[at : at + 4])
 
 
-def test_a_page_has_every_pr_and_an_index_of_its_files(tmp_path: Path) -> None:
-    series = shown(tmp_path)
-    text = page(series, None)
-    for pr in series.commits:
+def test_a_page_has_every_pr_and_an_index_of_its_files(shown: Series) -> None:
+    text = page(shown, None)
+    for pr in shown.commits:
         assert f'<h2 id="{pr.name}">' in text
         assert all(f"<code>{path}</code>" in text for path in pr.paths)
         index = part(text, f'aria-label="files of {pr.name}"', "</nav>")
@@ -142,19 +116,18 @@ def test_a_page_has_every_pr_and_an_index_of_its_files(tmp_path: Path) -> None:
                 assert (f">{sign}{count}<" in entry) == (count > 0)
 
 
-def test_a_page_counts_what_is_new_and_what_changes_files_of_pytorch(tmp_path: Path) -> None:
-    text = page(shown(tmp_path), None)
+def test_a_page_counts_what_is_new_and_what_changes_files_of_pytorch(shown: Series) -> None:
+    text = page(shown, None)
     assert "plain: 4 new, 3 changed files" in text and "fast: 2 changed, 1 dropped files" in text
     assert text.count(MARKS) == 1
     index = part(text, 'aria-label="files of plain"', "</nav>")
     assert [index.count(f"<i>{mark}</i>") for mark in "+~-"] == [4, 3, 0]
 
 
-def test_a_page_leads_from_pr_to_pr(tmp_path: Path) -> None:
+def test_a_page_leads_from_pr_to_pr(shown: Series) -> None:
     """From the picture, the list in the description and the line below the title. Other PRs are there in short."""
-    series = shown(tmp_path)
-    for pr in (None, series.prs[1]):
-        text = page(series, pr)
+    for pr in (None, shown.prs[1]):
+        text = page(shown, pr)
         picture = part(text, 'class="stack"', "</nav>")
         assert re.findall(r'<a href="#(\w+)"', picture) == ["fast", "plain"]
         section = part(text, '<h2 id="fast">', "</section>")
@@ -165,9 +138,8 @@ def test_a_page_leads_from_pr_to_pr(tmp_path: Path) -> None:
     assert "1. Add twice" in short and "Twice is needed." in short and "Twice.cpp" not in short
 
 
-def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(tmp_path: Path) -> None:
-    series = shown(tmp_path)
-    text = page(series, series.prs[0])
+def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(shown: Series) -> None:
+    text = page(shown, shown.prs[0])
     for name, words in (("twice.md", "<math>"), ("twice.rst", "<math ")):
         file = part(text, f'id="plain/docs/{name}"', "</div></details>\n</details>")
         read, diff = file.split('<details class="part">')
@@ -180,15 +152,14 @@ def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(tmp_path: Path
     assert '<a href="#plain/docs/twice.md-why">Why</a>' in part(text, 'class="index"', "</nav>")
 
 
-def test_a_name_of_a_file_leads_to_it_whichever_pr_has_it(tmp_path: Path) -> None:
-    series = shown(tmp_path)
+def test_a_name_of_a_file_leads_to_it_whichever_pr_has_it(tmp_path: Path, shown: Series) -> None:
     words = "Make twice fast\n\n## Tests\n\n`twice.md` and `Twice.cpp` and `test.py`\n"
     (tmp_path / "stack/fast/PR.md").write_text(words)
-    whole(page(series, None))  # its heading is not taken for the page's own "Tests"
-    text = part(page(series, None), '<h2 id="fast">', "</section>")
+    whole(page(shown, None))  # its heading is not taken for the page's own "Tests"
+    text = part(page(shown, None), '<h2 id="fast">', "</section>")
     assert '<a href="#plain/docs/twice.md"><code>twice.md</code></a>' in text
     assert '<a href="#fast/aten/src/ATen/native/Twice.cpp"><code>Twice.cpp</code></a> and <code>test.py' in text
-    assert "<p><code>twice.md</code> and" in page(series, series.prs[1])
+    assert "<p><code>twice.md</code> and" in page(shown, shown.prs[1])
 
 
 def test_a_page_of_prs_from_elsewhere() -> None:
@@ -201,16 +172,15 @@ def test_a_page_of_prs_from_elsewhere() -> None:
     assert '<p><code>f.py</code>, <a href="#one/x/f.py"><code>x/f.py</code></a>, <a href="#one/y/g&amp;h.py">' in text
 
 
-def test_a_file_without_lines(tmp_path: Path) -> None:
-    series = shown(tmp_path)
+def test_a_file_without_lines(tmp_path: Path, shown: Series) -> None:
     (tmp_path / "docs/long.py").write_text("")
-    text = page(series, None)
+    text = page(shown, None)
     whole(text)
     assert "No line differs." in part(text, 'id="plain/docs/long.py"', "</details>")
 
 
-def test_a_line_has_its_place_and_a_long_file_is_folded(tmp_path: Path) -> None:
-    text = page(shown(tmp_path), None)
+def test_a_line_has_its_place_and_a_long_file_is_folded(shown: Series) -> None:
+    text = page(shown, None)
     line = "plain/docs/long.py-L7"
     assert f'<a id="{line}" href="#{line}">7</a>' in text
     assert '<a id="fast/aten/src/ATen/native/Twice.cpp-Lold1"' not in text
@@ -218,16 +188,15 @@ def test_a_line_has_its_place_and_a_long_file_is_folded(tmp_path: Path) -> None:
     assert '<details class="file" id="plain/aten/src/ATen/native/Twice.cpp" open>' in text
 
 
-def test_a_page_tells_the_results_of_the_tests(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    series = shown(tmp_path)
-    assert "Not run here yet" in page(series, None)
+def test_a_page_tells_the_results_of_the_tests(shown: Series, monkeypatch: MonkeyPatch) -> None:
+    assert "Not run here yet" in page(shown, None)
     runs = (Run("test/test_x.py", "2 passed in 1 s", 1.2, True), Run("test/test_y.py", "1 failed", 0.4, False))
     monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs))
-    text = page(series, None)
+    text = page(shown, None)
     assert '<td><code>test/test_x.py</code></td><td class="good">2 passed in 1 s</td><td>1 s</td>' in text
     assert '<td class="bad">1 failed</td>' in text and '<b class="bad">1 failed</b>' in text
     monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs[:1]))
-    assert '<b class="good">passed</b>' in page(series, None)
+    assert '<b class="good">passed</b>' in page(shown, None)
 
 
 def test_rows_have_the_lines_of_both_sides_in_order() -> None:

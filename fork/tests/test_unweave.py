@@ -127,91 +127,72 @@ Others
     one
 """
 
-# What a branch changes, and how its place is told.
+SOURCES = 'a = [\n    "One.cpp",\n]\n'
+
+PATHS = {PYTHON: "a.py", CPP: "a.cpp", SWITCH: "a.cpp", YAML: "native_functions.yaml", TABLE: "docs.rst"}
+PATHS |= {SOURCES: "sources.bzl"}
+# What a branch changes in which text, and how its place is told.
 A, B = "structure", "lines"
-CASES = [
-    ("a.py", PYTHON, [('names = ["one", "two"]', 'names = ["one", "more", "two"]')], A),
-    ("a.py", PYTHON, [('            "two": 2\n', '            "two": 2,\n            "three": 3\n')], A),
+CASES: list[tuple[str, dict[str, str], str]] = [
+    (PYTHON, {'names = ["one", "two"]': 'names = ["one", "more", "two"]'}, A),
+    (PYTHON, {'            "two": 2\n': '            "two": 2,\n            "three": 3\n'}, A),
+    (PYTHON, {'        ("two", 2),\n': '        # why\n        ("three", 3),\n        ("two", 2),\n'}, A),
+    (PYTHON, {'            "two"': '            "x": 3,  # so\n            "two"'}, B),
+    (PYTHON, {"            return found\n": "            log(found)\n            return found\n"}, A),
+    (PYTHON, {"        return None\n": "\n\n        log(name)\n        return None\n"}, B),
+    (PYTHON, {"\n\ndef two": "\n\n@register(2)\n@cached\ndef three(x):\n    return 3\n\n\ndef two"}, A),
+    (PYTHON, {"\n\ndef two": "\n\ndef three(x):\n    return 3\n\ndef two"}, B),
+    (PYTHON, {"import os\n": "import os\nimport sys\n"}, A),
+    (PYTHON, {"first, last": "first, former, last"}, A),
+    (PYTHON, {"x + 1": "x + 2"}, B),
+    (PYTHON, {"    def find": "    def size(self):\n        return 0\n\n    def find"}, A),
     (
-        "a.py",
         PYTHON,
-        [('        ("two", 2),\n', '        # why\n        ("three", 3),\n        ("two", 2),\n')],
-        "structure",
+        {"names = [": 'text = """\nx\n"""\nnames = [', '\n        ("two"': '\n        ("x", 1),\n        ("two"'},
+        B,
     ),
-    ("a.py", PYTHON, [('            "two"', '            "x": 3,  # so\n            "two"')], B),
+    (CPP, {"Tensor two(": "Tensor three() {\n  return TWICE(one({}));\n}\n\nTensor two("}, A),
+    (CPP, {"Tensor two(": "Tensor three() {\n  return {};\n}\nTensor two("}, B),
+    (CPP, {"} // namespace\n": "scalar other(scalar x) {\n  return x;\n}\n\n} // namespace\n"}, B),
+    (CPP, {'  m.impl("two"': '  m.impl("three", three);\n  m.impl("two"'}, A),
+    (CPP, {"  _(two)": "  _(three)      \\\n  _(two)"}, A),
+    (CPP, {"  _(two)": "  _(two) \\\n  _(three)"}, A),
+    (CPP, {"One.h>\n": "One.h>\n#include <ATen/native/Two.h>\n"}, A),
+    (CPP, {"namespace at {": "#define FOUR 4\n\nnamespace at {"}, B),
+    (CPP, {"    return a;\n": "    return a + 1;\n"}, "changes `return a;`"),
+    (CPP, {"    return a;\n": "    f(a);\n    return a;\n"}, "stands inside `Tensor one(const Tensor& a)`"),
+    (CPP, {"  int one;\n": "  int one;\n  int two;\n"}, "stands inside `struct Options`"),
+    (CPP, {"#include <ATen/Tensor.h>\n": ""}, "removes `#include <ATen/Tensor.h>`"),
+    (SWITCH, {"    case aten::two:\n": "    case aten::mid:\n    case aten::two:\n"}, B),
     (
-        "a.py",
-        PYTHON,
-        [("            return found\n", "            log(found)\n            return found\n")],
-        "structure",
-    ),
-    ("a.py", PYTHON, [("        return None\n", "\n\n        log(name)\n        return None\n")], B),
-    (
-        "a.py",
-        PYTHON,
-        [("\n\ndef two", "\n\n@register(2)\n@cached\ndef three(x):\n    return 3\n\n\ndef two")],
-        "structure",
-    ),
-    ("a.py", PYTHON, [("\n\ndef two", "\n\ndef three(x):\n    return 3\n\ndef two")], B),
-    ("a.py", PYTHON, [("import os\n", "import os\nimport sys\n")], A),
-    ("a.py", PYTHON, [("first, last", "first, former, last")], A),
-    ("a.py", PYTHON, [("x + 1", "x + 2")], B),
-    ("a.py", PYTHON, [("    def find", "    def size(self):\n        return 0\n\n    def find")], A),
-    (
-        "a.py",
-        PYTHON,
-        [("names = [", 'text = """\nx\n"""\nnames = ['), ('\n        ("two"', '\n        ("x", 1),\n        ("two"')],
-        "lines",
-    ),
-    ("a.cpp", CPP, [("Tensor two(", "Tensor three() {\n  return TWICE(one({}));\n}\n\nTensor two(")], A),
-    ("a.cpp", CPP, [("Tensor two(", "Tensor three() {\n  return {};\n}\nTensor two(")], B),
-    ("a.cpp", CPP, [("} // namespace\n", "scalar other(scalar x) {\n  return x;\n}\n\n} // namespace\n")], B),
-    ("a.cpp", CPP, [('  m.impl("two"', '  m.impl("three", three);\n  m.impl("two"')], A),
-    ("a.cpp", CPP, [("  _(two)", "  _(three)      \\\n  _(two)")], A),
-    ("a.cpp", CPP, [("  _(two)", "  _(two) \\\n  _(three)")], A),
-    ("a.cpp", CPP, [("One.h>\n", "One.h>\n#include <ATen/native/Two.h>\n")], A),
-    ("a.cpp", CPP, [("namespace at {", "#define FOUR 4\n\nnamespace at {")], B),
-    ("a.cpp", CPP, [("    return a;\n", "    return a + 1;\n")], "changes `return a;`"),
-    (
-        "a.cpp",
-        CPP,
-        [("    return a;\n", "    f(a);\n    return a;\n")],
-        "stands inside `Tensor one(const Tensor& a)`",
-    ),
-    ("a.cpp", CPP, [("  int one;\n", "  int one;\n  int two;\n")], "stands inside `struct Options`"),
-    ("a.cpp", CPP, [("#include <ATen/Tensor.h>\n", "")], "removes `#include <ATen/Tensor.h>`"),
-    ("a.cpp", SWITCH, [("    case aten::two:\n", "    case aten::mid:\n    case aten::two:\n")], B),
-    (
-        "a.cpp",
         SWITCH,
-        [("    case aten::one:\n", "    case aten::mid:\n      break;\n    case aten::one:\n")],
+        {"    case aten::one:\n": "    case aten::mid:\n      break;\n    case aten::one:\n"},
         "stands inside `void cast(Node* node)`",
     ),
-    ("native_functions.yaml", YAML, [("# The second.", "- func: mid() -> Tensor\n\n# The second.")], A),
-    (
-        "native_functions.yaml",
-        YAML,
-        [("# The second.", "# Mid.\n- func: mid() -> Tensor\n\n# The second.")],
-        "structure",
-    ),
-    ("native_functions.yaml", YAML, [("# The second.", "- func: mid() -> Tensor\n\n\n# The second.")], B),
-    ("native_functions.yaml", YAML, [("function\n", "function, method\n")], "changes or removes `variants: function`"),
-    ("native_functions.yaml", YAML, [("function\n", "function\n  tags: core\n")], "adds `tags: core` to an entry"),
-    ("docs.rst", TABLE, [("    two\n", "    three\n    two\n")], A),
-    ("docs.rst", TABLE, [("Others", "    three\n\nOthers")], B),
-    ("docs.rst", TABLE, [("    one\n    two", "    three\n    two")], B),
-    ("sources.bzl", 'a = [\n    "One.cpp",\n]\n', [("]", '    "Two.cpp",\n]')], A),
-    ("expect.txt", "a\nb\na\nb\na\nb\n", [("a\nb\na\nb\na", "a\nc\na\nc\na")], B),
-    ("expect.txt", "aten::one\naten::two\n", [("aten::two", "aten::three\naten::two")], B),
-    ("expect.txt", "aten::one\naten::two", [("two", "two\naten::zwei\n")], B),
+    (YAML, {"# The second.": "- func: mid() -> Tensor\n\n# The second."}, A),
+    (YAML, {"# The second.": "# Mid.\n- func: mid() -> Tensor\n\n# The second."}, A),
+    (YAML, {"# The second.": "- func: mid() -> Tensor\n\n\n# The second."}, B),
+    (YAML, {"function\n": "function, method\n"}, "changes or removes `variants: function`"),
+    (YAML, {"function\n": "function\n  tags: core\n"}, "adds `tags: core` to an entry"),
+    (TABLE, {"    two\n": "    three\n    two\n"}, A),
+    (TABLE, {"Others": "    three\n\nOthers"}, B),
+    (TABLE, {"    one\n    two": "    three\n    two"}, B),
+    (SOURCES, {"]": '    "Two.cpp",\n]'}, A),
+    ("a\nb\na\nb\na\nb\n", {"a\nb\na\nb\na": "a\nc\na\nc\na"}, B),
+    ("aten::one\naten::two\n", {"aten::two": "aten::three\naten::two"}, B),
+    ("aten::one\naten::two", {"two": "two\naten::zwei\n"}, B),
 ]
 
 
-@mark.parametrize(("path", "base", "changes", "how"), CASES, ids=[f"{n}-{case[0]}" for n, case in enumerate(CASES)])
-def test_what_it_finds_is_the_branchs_file(path: str, base: str, changes: list[tuple[str, str]], how: str) -> None:
-    path = f"aten/src/ATen/native/{path}"
+def file(base: str) -> str:
+    return PATHS.get(base, "expect.txt")
+
+
+@mark.parametrize(("base", "changes", "how"), CASES, ids=[f"{n}-{file(case[0])}" for n, case in enumerate(CASES)])
+def test_what_it_finds_is_the_branchs_file(base: str, changes: dict[str, str], how: str) -> None:
+    path = f"aten/src/ATen/native/{file(base)}"
     woven = base
-    for before, after in changes:
+    for before, after in changes.items():
         assert before in woven
         woven = woven.replace(before, after, 1)
     found = unweave(path, base, [woven])
@@ -225,11 +206,8 @@ def test_what_it_finds_is_the_branchs_file(path: str, base: str, changes: list[t
 
 def test_a_label_of_a_switch_is_for_no_compiler_alone() -> None:
     """A fragment has it in the source tree; a build that has the whole source compiles that."""
-    path, woven = (
-        "aten/src/ATen/native/a.cpp",
-        SWITCH.replace("    case aten::two:", "    case aten::mid:\n    case aten::two:"),
-    )
-    found = unweave(path, SWITCH, [woven])
+    woven = SWITCH.replace("    case aten::two:", "    case aten::mid:\n    case aten::two:")
+    found = unweave("aten/src/ATen/native/a.cpp", SWITCH, [woven])
     assert found is not None
     assert not has_code(found[0][0]) and unread(found[0][0]) == [("piece 1", "    case aten::mid:\n")]
 
