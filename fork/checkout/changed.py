@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
@@ -51,6 +51,7 @@ class Tree:
     release: str
     known: bool
     device: bool = False  # whether the wheel has libraries for the GPU, and they are to change
+    _naming: dict[str, list[str]] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(cls, path: Path, since: str, version: str, commit: str, device: bool = False) -> Tree:
@@ -138,10 +139,6 @@ class Tree:
     def elsewhere(self, path: str) -> bool:
         """Whether no library of such a wheel has what this file would become."""
         return bool(ELSEWHERE.search(path)) or (not self.device and on_device(path))
-
-    @cached_property
-    def _naming(self) -> dict[str, list[str]]:
-        return {}
 
     def includers(self, headers: Iterable[str]) -> list[str]:
         """The files that include one of these headers, or a header that does, and the headers themselves."""

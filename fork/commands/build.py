@@ -21,7 +21,6 @@ PTH, LINE = "fork.pth", "import _torch_fork; _torch_fork.choose({site!r}, {base!
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
-    options.add_sanitize(parser)
     parser.add_argument("--plan", action="store_true", help="tell what would be compiled and why, and compile nothing")
     parser.add_argument(
         "--install",

@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ForkError(f"{folder} is not empty: give a new folder")
     refuse_inside(folder, args.tree)
-    checkout, writing = _read(args, args.tree, {}, {"operator_tests": OPERATOR_TESTS})
+    writing = _read(args, args.tree, {})
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
@@ -60,8 +60,7 @@ def cached(args: argparse.Namespace) -> Path:
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
         file = home / transcribe.KEPT / "unwoven.json"
         memory = transcribe.remembered(file)
-        settings: dict[str, str | bool] = {"operator_tests": OPERATOR_TESTS, "tip": "branch", "checkout": str(path)}
-        _, writing = _read(args, args.checkout, memory, settings, whole=True)
+        writing = _read(args, args.checkout, memory, whole=True)
         home.mkdir(parents=True, exist_ok=True)
         transcribe.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)
@@ -69,21 +68,16 @@ def cached(args: argparse.Namespace) -> Path:
     return home
 
 
-def _read(
-    args: argparse.Namespace,
-    tree: Path,
-    memory: transcribe.Memory,
-    settings: dict[str, str | bool],
-    whole: bool = False,
-) -> tuple[Checkout, transcribe.Writing]:
+def _read(args: argparse.Namespace, tree: Path, memory: transcribe.Memory, whole: bool = False) -> transcribe.Writing:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
     found = branch.states(checkout, begun, line=not whole)
     own = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
     words = re.sub(r"[^a-z0-9]+", ".", own.lower()).strip(".")
-    settings = {"wheel_suffix": words if own != "HEAD" and words else "fork", **settings}
+    suffix = words if own != "HEAD" and words else "fork"
+    settings: dict[str, str | bool] = {"wheel_suffix": suffix, "operator_tests": OPERATOR_TESTS}
     if whole:
-        settings |= {"since": begun.commit, "branch": own}
+        settings |= {"tip": "branch", "checkout": str(tree.resolve()), "since": begun.commit, "branch": own}
     if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
     writing = transcribe.stack_files(checkout, begun, found, memory, settings, whole)
@@ -92,4 +86,4 @@ def _read(
         transcribe.refuse(writing.left_out, checkout)
     for line in (*writing.told, *writing.left_out):
         print(f"left out {line}", file=sys.stderr, flush=True)
-    return checkout, writing
+    return writing

@@ -24,8 +24,8 @@ from fork.series import Series
 FOLDERS = (["--root"], ["--checkout"], ["--since"])
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose a fork."""
+def add_arguments(parser: argparse.ArgumentParser, sanitize: bool = True) -> None:
+    """Adds the options that choose a fork, and perhaps the one that builds it for finding faults."""
     parser.add_argument(
         "--pr", metavar="N", help="the state after a PR or commit, by name or place (default: the last)"
     )
@@ -38,10 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"compile up to N of PyTorch's sources and operators (default: {Fork.many})",
     )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
-
-
-def add_sanitize(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that builds a fork for finding faults, beside the plain one."""
+    if not sanitize:
+        return
     parser.add_argument(
         "--sanitize", metavar="NAMES", help="instrument what is added or changed: address,undefined or thread (GCC)"
     )

@@ -25,7 +25,6 @@ CRASHES = {"PYTHONFAULTHANDLER": "1"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_arguments(parser)
-    options.add_sanitize(parser)
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments")
 
 

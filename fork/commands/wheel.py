@@ -20,7 +20,7 @@ from fork.lock import alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    options.add_arguments(parser)
+    options.add_arguments(parser, sanitize=False)
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the wheel goes (default: build/wheels)")
 
 

@@ -291,12 +291,9 @@ def _framed(base: str, gain: Gain, text: str, only: str) -> str:
     for depth, head in enumerate(gain.heads, 1):
         known = re.fullmatch(r"namespace [\w:]+|[A-Z_]{4,}\(.*\)", head)
         head = 'extern "C"' if head == "extern" else head
-        opening += f"{head} {{{'' if known and depth == len(gain.heads) else only}\n"
-        closing = (
-            f"}}{f' // {head}' if head.startswith('namespace') else ''}"
-            + ("\n" if known and depth == len(gain.heads) else f"{only}\n")
-            + closing
-        )
+        end = "" if known and depth == len(gain.heads) else only
+        opening += f"{head} {{{end}\n"
+        closing = f"}}{f' // {head}' if head.startswith('namespace') else ''}{end}\n{closing}"
         opening += "".join(
             f"{found[0].rstrip()}{only}\n" for found in usings if scan(base).heads(found.start()) == gain.heads[:depth]
         )
