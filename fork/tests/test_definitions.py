@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from fork.weave.declarations import Redeclared, redeclared
 from fork.weave.definitions import _items, concerned, defined, only_bodies
 from fork.weave.registrations import dropped, left
+from fork.weave.scan import scan
 
 BEFORE = """\
 #include <ATen/A.h>
@@ -106,6 +110,13 @@ REGISTER_DISPATCH(
     &last)
 } // namespace at
 int outside() { return at::last(1); }
+FORALL_ENTRIES(DECLARE)
+namespace other {
+int in_macro() { return 5; }
+Define_flag(kFlag, true)
+const int kLast = 1;
+FORALL_ENTRIES(DECLARE) struct Last { int b; };
+} // namespace other
 """
 
 
@@ -117,10 +128,14 @@ int outside() { return at::last(1); }
         ("at::last(1)", "at::last(2)", {"outside"}),
         ("*a = low(1)", "*a = low(2)", {"bounded"}),
         ("*a = 3", "*a = 4", {"more", "kThreads", "kBlocks"}),
-        ("a * 4", "a * 5", {"__attribute__", "marked", "calls_marked"}),
+        ("a * 4", "a * 5", {"noinline", "marked", "calls_marked"}),
         ("{ return a; }\nC10", "{ return a + 1; }\nC10", None),
         ("!= b.first", "== b.first", None),
         ("low(a); }\nint high", "}\nint high", None),
+        # Macros without a semicolon stand in front of these.
+        ("return 5", "return 6", {"in_macro"}),
+        ("kLast = 1", "kLast = 2", {"kFlag", "kLast"}),
+        ("int b; };", "int c; };", None),
     ],
 )
 def test_what_a_change_concerns_behind_hard_heads(old: str, new: str, names: set[str] | None) -> None:
@@ -145,6 +160,26 @@ def test_what_a_source_defines() -> None:
     assert defined(BEFORE, BEFORE.replace("LIMIT 4", "LIMIT 5")) is None
     assert defined(BEFORE, BEFORE + "DEFINES_SOMETHING()\n") is None
     assert defined(BEFORE, BEFORE + "template <> void Pair<float>::twice<Sum>(int a) {}\n") == {*names, "twice"}
+
+
+# A function that begins a line, by its look alone.
+FUNCTION = re.compile(r"^[A-Za-z_][\w:<>,&*\s]*[\s&*](\w+)\((?:[^(){};]|\([^(){};]*\))*\)\s*(?:const\s*)?\{", re.M)
+
+
+@pytest.mark.parametrize("front", ["", "FORALL_ENTRIES(DECLARE)\n"])
+def test_a_function_of_any_header_is_concerned_by_its_own_change(front: str) -> None:
+    """In headers of PyTorch, whatever stands in front of it or of its namespace."""
+    include = Path(find_spec("torch").origin).parent / "include"  # type: ignore[union-attr, arg-type]
+    files = [path for folder in ("ATen", "c10", "torch/csrc") for path in sorted((include / folder).rglob("*.h"))]
+    tried, missed = 0, []
+    for path in random.Random(1).sample([path for path in files if "/ops/" not in str(path)], 400):
+        text = re.sub("^namespace", f"{front}namespace", path.read_text(), count=1, flags=re.M)
+        for found in list(FUNCTION.finditer(scan(text).bare))[:3]:
+            names = concerned(text, f"{text[: found.end()]} changed(); {text[found.end() :]}")
+            tried += 1
+            if names is not None and found[1] not in names:
+                missed.append((path.name, found[1], names))
+    assert tried > 200 and not missed
 
 
 MOVES = """\

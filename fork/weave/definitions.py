@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Collection
 
 from fork.weave.difference import hunks
-from fork.weave.scan import SCOPE, Scan, closing, scan
+from fork.weave.scan import FRONT, SCOPE, Scan, closing, scan
 
 # A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
-TYPE = re.compile(r"^(?:template\s*<.*>\s*)?(?:struct|class|union|enum|using|typedef|namespace)\b")
+TYPE = re.compile(
+    r"^(?:struct|class|union|enum)\b|\b(?:struct|class|union|enum)\b[^(){};=]*\{|\b(?:using|typedef|namespace)\b"
+)
 # A function of which the compiler may make a type or a constant; and what is no function.
 MADE_OF = re.compile(r"#|\b(?:constexpr|consteval|auto|decltype)\b")
 # What the language calls by itself.
@@ -18,6 +20,9 @@ CALL = re.compile(r"[A-Z][A-Z0-9_]+\((?:[^()]|\([^()]*\))*\)")
 NAMED = re.compile(r"(\w+)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
 BOUNDS = re.compile(r"\b[A-Z][A-Z0-9_]+\s*\([\d\s,]+\)(?=\s*\w)")
 UNCLEAR = "#? "
+# The last word of a head, but for that behind an arrow, which is a type's.
+DECLARED = re.compile(r"(?:->[^()]*|\b(\w+)(?:\s*\[[^]]*\])*\s*[{=;]?)$")
+QUALIFIERS = {"const", "noexcept", "override", "final", "try"}
 KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 MoreOf = Callable[[str, bool], set[str] | None]
@@ -99,19 +104,21 @@ def _said(item: str) -> set[str] | None:
     whole = re.split(r"[{;]", _plain(item), maxsplit=1)[0]
     if "operator" in whole:
         return set(WORD.findall(whole))
-    if TYPE.search(item):
+    if TYPE.search(_head(item)):
         return set(WORD.findall(re.split(r"=|(?<!:):(?!:)", whole)[0]))
     found: set[str] = set()
     for head in (whole.rstrip(" ="), whole.partition("=")[0]):
-        if calls := _calls(head):
-            names = set().union(*calls)
-            if not names:
-                return None
-            found |= names
-        else:
-            last = re.findall(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
-            found |= set(last if last and "(" not in head else WORD.findall(head))
+        names = _declared(head)
+        if not names and "(" in head:
+            return None
+        found |= names or set(WORD.findall(head))
     return found
+
+
+def _declared(head: str) -> set[str]:
+    """What a head declares: what has a list of arguments there, and the word at its end."""
+    last = DECLARED.search(head)
+    return set().union(*_calls(head), {last[1]} - QUALIFIERS if last and last[1] else ())
 
 
 def _items(text: str) -> list[str]:
@@ -124,6 +131,9 @@ def _items(text: str) -> list[str]:
     scopes: list[str] = []
     at = start = 0
     while brace := re.compile(r"[{};]").search(code, at):
+        if brace[0] == "{" and (front := FRONT.match(code[start : brace.start()])):
+            found += _rest(there, start, start + front.end())
+            start += front.end()
         at, head = brace.end(), " ".join(code[start : brace.start()].split())
         if brace[0] == "}" and head:
             found += _rest(there, start, brace.start())
@@ -162,6 +172,13 @@ def _goes_on(head: str) -> bool:
     return "(" not in head or bool(re.search(r"=(?!=)", re.sub(r"operator\s*[^\w\s(]+", "", outer)))
 
 
+def _head(item: str) -> str:
+    """What an item has before its body or its value, and the sign that begins it."""
+    head = re.match(r"[^{=;]*[{=;]?", _plain(item))
+    assert head
+    return head[0]
+
+
 def _plain(head: str) -> str:
     """A head without the arguments of its template, and without macros that name nothing, such as launch bounds."""
     while found := re.match(r"\s*template\s*<", head):
@@ -171,13 +188,17 @@ def _plain(head: str) -> str:
 
 
 def _calls(head: str) -> list[set[str]]:
-    """What stands before each list of arguments of a head, since attributes have lists too; of a macro, its words."""
+    """What stands before each list of arguments of a head, since attributes have lists too; of a macro, its words. A
+    function can be named as a macro is."""
     found: list[set[str]] = []
     at = 0
     while call := NAMED.search(head, at):
         at = closing(head, call.end(), len(head), "()") + 1 or len(head)
-        macro = re.fullmatch(r"[A-Z][A-Z0-9_]+", call[1])
-        found.append(set(WORD.findall(head[call.end() : at])) if macro else {call[1]})
+        alone = not head[: call.start()].strip()
+        function = not alone and re.fullmatch(r"[\s\w{=;]*", head[at:])
+        macro = alone or re.fullmatch(r"[A-Z][A-Z0-9_]+", call[1])
+        words = set(WORD.findall(head[call.end() : at])) - {"true", "false"} if macro else set[str]()
+        found.append(words | ({call[1]} if function or not macro else set()))
     return found
 
 
@@ -207,11 +228,8 @@ def _names(item: str) -> set[str] | None:
     if item.startswith("#"):
         macro = re.match(r"#\s*define\s+(\w+)", item)
         return {macro[1]} if macro else None
-    head = re.split(r"[{=;]", _plain(item), maxsplit=1)[0]
-    if TYPE.search(item) or "operator" in head or "~" in head or re.search(r"\b(\w+)(?:<.*>)?::\1\s*\(", head):
+    head = _head(item)
+    if TYPE.search(head) or "operator" in head or "~" in head or re.search(r"\b(\w+)(?:<.*>)?::\1\s*\(", head):
         return None
-    if calls := _calls(head):
-        found = set().union(*calls)
-        return None if found & IMPLICIT or not found else found
-    last = re.search(r"(\w+)(?:\s*\[[^]]*\])*\s*$", head)
-    return {last[1]} if last else None if item.strip("; }") else set()
+    found = _declared(head)
+    return None if found & IMPLICIT or not (found or not item.strip("; }")) else found

@@ -26,6 +26,8 @@ OPENS, TURNS = ("if", "ifdef", "ifndef"), ("elif", "elifdef", "elifndef", "else"
 UNLIKE = str.maketrans(" \t\n", "\1\2\3")
 # What opens a brace in which declarations stand as outside of all: namespaces, and blocks of registrations.
 SCOPE = re.compile(r"namespace(?: [\w:]+)?|inline namespace \w+|extern\s*|[A-Z_]{4,}\([^(){};]*\)")
+# What can stand in front of such a one without a semicolon: macros.
+FRONT = re.compile(r"\A\s*(?!inline\b)\S.*?(?=(?<!\w)(?:inline\s+)?namespace\b[\w\s:]*$|(?<!\w)extern\s*$)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,8 @@ class Scan:
         marks = [Span(found.start(), found.end(), found[0]) for found in re.finditer("[{};]", self.bare)]
         for mark in sorted([*marks, *self.directives], key=lambda one: one.start):
             if mark.kind == "{":
-                opened.append(" ".join(self.bare[last : mark.start].split()))
+                head = self.bare[last : mark.start]
+                opened.append(" ".join(FRONT.sub("", head, count=1).split()))
             elif mark.kind == "}" and opened:
                 opened.pop()
             last = mark.end
