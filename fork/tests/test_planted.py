@@ -94,13 +94,16 @@ static void use() {
 HEADER, SOURCE, USER, MAIN = (f"{FOLDER}/{name}" for name in ("All.h", "Own.cpp", "User.cpp", "Main.cpp"))
 SHARED = f"{FOLDER}/Shared.h"
 API = '#pragma once\n#define API __attribute__((visibility("default")))\n'
+# Stands in front of namespaces, without a semicolon.
+API += "#define DECLARE(name) void name();\n#define FORALL_OTHERS(_) _(other)\n"
 API += "namespace at::native {\nAPI void use_header();\nAPI void use_own();\nAPI void other();\nstruct API Registry {\n"
 API += "  Registry(const char* name);\n};\n}\n"
 SOURCES = {
     SHARED: API,
-    HEADER: f"#pragma once\nnamespace at::native {{\n{ENTITIES}}}\n",
+    HEADER: "#pragma once\n#include <ATen/native/Shared.h>\nFORALL_OTHERS(DECLARE)\n"
+    + f"namespace at::native {{\n{ENTITIES}}}\n",
     SOURCE: "#include <ATen/native/Shared.h>\n#include <cstdio>\n"
-    + f"namespace at::native {{\nnamespace {{\n{ENTITIES}}}\n{USES}"
+    + f"FORALL_OTHERS(DECLARE)\nnamespace at::native {{\nnamespace {{\n{ENTITIES}}}\n{USES}"
     + 'static Registry registers("own");\nvoid use_own() { use(); }\n}\n',
     USER: "#include <ATen/native/All.h>\n#include <ATen/native/Shared.h>\n#include <cstdio>\n"
     + f"namespace at::native {{\n{USES}void use_header() {{ use(); }}\n}}\n",
@@ -210,6 +213,8 @@ def test_a_planted_change_runs_or_is_refused(small: Small, name: str) -> None:
 def test_what_the_base_does_not_read_is_told(small: Small, path: str, capsys: pytest.CaptureFixture[str]) -> None:
     line = SOURCES[path].partition("return 15;")[0].count("\n") + 1
     said = f"note     {path}:{line} is below `#ifdef WITH_IT`: the wheel's build does not read it\n"
+    small.plan({path: ("return 15;", "return 35;")})
+    assert said in capsys.readouterr().out
     here, whole, _ = small.change({path: ("return 15;", "return 35;")})
     assert here == whole == small.printed() and said in capsys.readouterr().out
     small.change({path: ("return 16;", "return 36;")})

@@ -83,7 +83,6 @@ class Replacement:
         self._decide(changed, headers)
         self._compile()
         refuse_all(self._problems, UNSEEN)
-        self._tell_unread({**changed, **headers})
         for source in list(self._sources.values()):
             same = all(old and not source.differing(n, False) for n, old in enumerate(source.old))
             if source.old and same:
@@ -149,6 +148,7 @@ class Replacement:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
         refuse_all(self._problems, UNSEEN)
         self._refuse_many()
+        self._tell_unread({**changed, **headers})
         self._generate()
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
