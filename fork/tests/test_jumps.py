@@ -1,11 +1,19 @@
-"""Where the memory lies over which a library's functions jump to what is far away."""
+"""Which functions jump, and where the memory lies over which they jump to what is far away."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from fork.checkout.changed import Text
+from fork.engine.binary.callers import Caller, Held, Place
 from fork.engine.compile import toolchain
+from fork.engine.replace.trace import CHANGED, Source, Trace
+from fork.tests.test_objects import compiled
 
 # A library that ends inside a page, and one hole near it: right above, below, or farther than a jump reaches.
 PROGRAM = """
@@ -33,3 +41,30 @@ def test_memory_near_a_library(tmp_path: Path) -> None:
     done = subprocess.run([tmp_path / "program"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "0000")
     assert "of full in memory, and no memory is free near it" in done.stderr
+
+
+REGISTERED = 'static Registry registers("one", f);\n'
+FUNCTIONS = """
+#define HIDDEN __attribute__((visibility("hidden")))
+HIDDEN int strong(int a) { return a + 1; }
+HIDDEN __attribute__((noinline)) inline int weak(int a) { return a + 2; }
+int user(int a) { return weak(a); }
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "jumps"), [("strong", "calls", False), ("strong", "direct", True), ("weak", "calls", True)]
+)
+def test_who_relies_on_the_registers_of_a_function(name: str, how: str, jumps: bool, tmp_path: Path) -> None:
+    """Old code that stays, because it may be of what the base has registered, and calls what it knows: the function of
+    its own source, which no linker takes of another."""
+    symbol = f"_Z{len(name)}{name}i"
+    held = Held(places={symbol: {Place("libtorch_cpu.so", 0, 16)}})
+    for callers in (held.direct, held.calls) if how == "calls" else (held.direct,):
+        callers[symbol].append(Caller("gone", "One.cpp", "libtorch_cpu.so"))
+    compiler: Any = None
+    source = Source(Text("aten/One.cpp", REGISTERED + FUNCTIONS, REGISTERED + FUNCTIONS), CHANGED, compiler)
+    source.new.append(compiled(tmp_path / "one.o", FUNCTIONS))
+    libraries: Any = SimpleNamespace(held=lambda *_: held)
+    trace = Trace(libraries, {source.path: source}, set(), {}, [], None, lambda _: ())
+    assert trace.jump(source, symbol) == jumps == (symbol in trace.jumps)

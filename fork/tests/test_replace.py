@@ -29,6 +29,10 @@ FOLDER = "aten/src/ATen/native"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility-inlines-hidden", "-fvisibility=hidden")
 # As if the base's compiler were another: it makes what is APART a part of who calls it in the same source.
 MERGING = "-DAPART=__attribute__((always_inline))"
+POINTER = """\
+__attribute__((noinline)) static Function pointer() { return pointed; }
+API Function points() { return pointer(); }
+"""
 SOURCES = {
     f"{FOLDER}/Shared.h": """\
 #pragma once
@@ -62,6 +66,7 @@ int of_hidden(Hidden& hidden);
 API int tabled();
 int inlined_in(int a);
 inline int small(int a) { return a + 10; }
+int pointed(int a);        // hidden, called by another file, and led to by a pointer in its own
 template <typename T> T twice(T a) { return a + a; }
 struct API Shape {
   virtual ~Shape() = default;
@@ -123,7 +128,7 @@ Type* its_type() { type.written = 5; return &type; }
 namespace at::native {
 template <typename T, int n = 1>
 static T times(T a) { return a * n; }
-int seen() { return secret(1) + kept() + times(small(written)) + of_header + around(1, 2); }
+int seen() { return secret(1) + kept() + times(small(written)) + of_header + around(1, 2) + pointed(1); }
 int deeper(int a) { return secret(a) * 2; }
 } // namespace at::native
 """,
@@ -185,8 +190,10 @@ namespace at::native {
 static int handler(int a) { return a + 1000; }
 static Registry registers("one", handler);
 API int beside(int a) { return a; }
-} // namespace at::native
-""",
+int pointed(int a) { return a + 14; }
+"""
+    + POINTER
+    + "} // namespace at::native\n",
 }
 
 
@@ -329,6 +336,11 @@ EFFECTIVE = {
     "registers": (
         {ONE: ("int plain(int a) { return", f"int plain(int a) {{\n  {CLOBBER}\n  return 2 *")},
         {ONE},
+    ),
+    # The function that has its address may be of what is registered, but does not call it.
+    "a pointer to it is in a function that has gone": (
+        {START: (f"14; }}\n{POINTER}", "15; }\nAPI Function points() { return pointed; }\n")},
+        {START},
     ),
     # Who has `deeper`, or the table, is not compiled: the call and the use go to the base's.
     "calls what is hidden": ({THREE: ("+ twice", "+ 3 + twice")}, {THREE}),

@@ -42,13 +42,14 @@ class Place:
 @dataclass
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
-    directly; who uses variables and vtables by the table; where its libraries, by name, have what they look up; where
-    they have the code of functions, and variables and tables that they hide."""
+    directly, and who of them calls it; who uses variables and vtables by the table; where its libraries, by name, have
+    what they look up; where they have the code of functions, and variables and tables that they hide."""
 
     exported: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
     hidden: set[str] = field(default_factory=set)
     direct: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
+    calls: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
     users: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
     slots: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
@@ -67,7 +68,9 @@ class Held:
         elif what == "variable":
             self.variables[name].add(Place(library, int(more[0]), int(more[1])))
         elif not OTHERS.match(more[0]):
-            (self.direct if what == "direct" else self.users)[name].append(Caller(more[0], more[1], path))
+            caller = Caller(more[0], more[1], path)
+            for callers in {"direct": (self.direct,), "calls": (self.direct, self.calls), "uses": (self.users,)}[what]:
+                callers[name].append(caller)
 
     def keeps(self, name: str, python: bool) -> Place | None:
         """Where a variable or table is that the base hides, for code of the Python bindings or for other code."""
@@ -184,5 +187,5 @@ BINDINGS = "libtorch_python.so"
 NAMES = ("libtorch_cpu.so", "libc10.so", BINDINGS, "libtorch_cuda.so", "libc10_cuda.so")
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
-OF_A_NAME = ("symbol", "place", "variable", "direct", "uses", "slot")
+OF_A_NAME = ("symbol", "place", "variable", "direct", "calls", "uses", "slot")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

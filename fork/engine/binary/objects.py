@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fork.digest import digest
 
-LOCAL, GLOBAL = 0, 1
+LOCAL, GLOBAL, WEAK = 0, 1, 2
 FILE_TYPE, SECTION_TYPE, TLS_TYPE = 4, 3, 6
 WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
 PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
@@ -207,6 +207,7 @@ def plain(name: str) -> str:
     return PARTS.sub("", name.partition("..")[2] if name.startswith(LOCALS) else name)
 
 
+@lru_cache(maxsize=64)
 def changed_sections(new: Object, old: Object) -> set[str]:
     """The sections of the new object that the old one has otherwise, or not at all."""
     before = {name: node.digest for name, node in old.nodes.items()}

@@ -14,6 +14,8 @@
 //     There it has a variable or a table that it hides.
 //   direct NAME LIBRARY FUNCTION FILE
 //     FUNCTION holds the reference; FILE is its source where it is local to it.
+//   calls NAME LIBRARY FUNCTION FILE
+//     The same where the reference is a call, or a jump.
 //   uses NAME LIBRARY FUNCTION FILE
 //     The same for a variable or a vtable that is reached through the table.
 //   slot NAME LIBRARY OFFSET
@@ -235,12 +237,12 @@ class Library {
       for (const Wanted& one : holders(target)) {
         if (one.function ? call || (relative && code[n - 2] == 0x8d)
                          : relative && more == 0) {
-          tell(one, site);
+          tell(one, site, one.function && call ? "calls" : "direct");
         }
       }
       for (const Wanted& one : holders(target + more)) {
         if (more != 0 && !one.function) {
-          tell(one, site);
+          tell(one, site, "direct");
         }
       }
     }
@@ -320,7 +322,7 @@ class Library {
     for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
       if (ELF64_R_SYM(first[n].r_info) == 0) {
         for (const Wanted& one : holders(first[n].r_addend)) {
-          tell(one, first[n].r_offset);
+          tell(one, first[n].r_offset, "direct");
         }
       }
     }
@@ -364,7 +366,7 @@ class Library {
         twins.c_str());
   }
 
-  void tell(const Wanted& one, uint64_t site) {
+  void tell(const Wanted& one, uint64_t site, std::string kind) {
     auto next = std::upper_bound(
         symbols_.begin(), symbols_.end(), site, [](uint64_t value, auto& one) {
           return value < one.address;
@@ -379,9 +381,10 @@ class Library {
     }
     const char* who = holder ? holder->name : "";
     const char* file = holder ? holder->file : "";
-    if (told_.insert(std::string(one.name) + '\t' + who + '\t' + file).second) {
-      const char* kind = one.slot ? "uses" : "direct";
-      std::printf("%s\t%s\t%s\t%s\t%s\n", kind, one.name, path_, who, file);
+    kind = (one.slot ? "uses" : kind) + '\t' + one.name + '\t' + path_;
+    const std::string row = kind + '\t' + who + '\t' + file;
+    if (told_.insert(row).second) {
+      std::puts(row.c_str());
     }
   }
 

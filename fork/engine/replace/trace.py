@@ -11,6 +11,7 @@ from fork.checkout.changed import Text
 from fork.engine.binary.callers import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
+    WEAK,
     Object,
     affected,
     called,
@@ -235,8 +236,9 @@ class Trace:
     def _jumping(self, source: Source, one: Object, name: str) -> set[str]:
         """A function and those that have to jump with it; none if one of them cannot.
 
-        A compiler knows which registers a hidden function of the same source leaves alone, and old code beside it may
-        rely on that (-fipa-ra). The new function need not, so no such code may run any longer.
+        A compiler knows which registers a hidden function of the same source leaves alone, and old code beside it that
+        calls it may rely on that (-fipa-ra). The new function need not, so no such code may run any longer. A weak one,
+        as inline functions and templates are, the linker may take of another source, so nothing relies on it.
         """
         found, todo = set[str](), [name]
         while todo:
@@ -247,7 +249,8 @@ class Trace:
             if not self._may_jump(one, name, held):
                 return set()
             found.add(name)
-            for caller in held.direct.get(name, ()) if name not in held.exported else ():
+            relied_on = name not in held.exported and one.defined[name].binding != WEAK
+            for caller in held.calls.get(name, ()) if relied_on else ():
                 known = local(caller.file, caller.name) if caller.file else caller.name
                 if known in one.defined and not one.defined[known].data:
                     todo.append(known)
