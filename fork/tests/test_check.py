@@ -8,16 +8,15 @@ from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests import softclip
 from fork.tests.helpers import write
-from fork.tests.tiny import NATIVE, UPSTREAM, stack
+from fork.tests.tiny import NATIVE, SERIES, STACK, UPSTREAM, stack
 from fork.verify import operator_map, soundness
 
 
 def faults(root: Path) -> str:
     """What the checks that build nothing say, on the tiny upstream."""
     series = Series.load(root)
-    base = UPSTREAM | {
-        "docs/source/ops.md": UPSTREAM["docs/source/ops.rst"].replace("Operators\n~~~~~~~~~", "# Operators")
-    }
+    docs = UPSTREAM["docs/source/ops.rst"].replace("Operators\n~~~~~~~~~", "# Operators")
+    base = UPSTREAM | {"docs/source/ops.md": docs}
     found = [
         *soundness.files(series),
         *soundness.descriptions(series),
@@ -33,16 +32,12 @@ def test_a_sound_stack_has_no_faults(tmp_path: Path) -> None:
 
 def test_files_that_no_state_needs(tmp_path: Path) -> None:
     root = stack(tmp_path)
-    same = (root / NATIVE).read_text()
-    stored = {NATIVE: same, "unknown.txt": "x\n", "torch/overrides.py": "names = ['early']\n"}
-    write(root, {f"stack/plain/{path}": text for path, text in stored.items()})
-    write(
-        root,
-        {"stack/fast/aten/src/ATen/native/Twice.cpp": "// hides the tip", "docs/source/ops.md": "# Operators\n\n    x"},
-    )
-    write(root, {"torch/overrides.py": "names = [\n", "torch/new.py": "", "test/test_ops.py": ""})
-    with (root / "stack/series.yaml").open("a") as series:
-        series.write("  elsewhere.py:\n    file: last\n")
+    stored = {NATIVE: STACK[NATIVE], "unknown.txt": "x\n", "torch/overrides.py": "names = ['early']\n"}
+    write(root / "stack/plain", stored)
+    write(root / "stack/fast", {"aten/src/ATen/native/Twice.cpp": "// hides the tip"})
+    write(root, {"docs/source/ops.md": "# Operators\n\n    x", "torch/overrides.py": "names = [\n"})
+    write(root, {"torch/new.py": "", "test/test_ops.py": ""})
+    write(root, {"stack/series.yaml": f"{SERIES}  elsewhere.py:\n    file: last\n"})
     assert_expected_inline(
         faults(root),
         """\
@@ -80,15 +75,10 @@ stack/fast/PR.md:5: who needs it
 
 
 def test_anchors_that_do_not_fit(tmp_path: Path) -> None:
-    root = stack(tmp_path)
-    series = root / "stack/series.yaml"
-    series.write_text(
-        series.read_text().replace("names: after one", "names: after five").replace('"Two.cpp"', '"Six.cpp"')
-    )
-    text = series.read_text()
-    series.write_text(text + "    others: last\n")
+    series = SERIES.replace("names: after one", "names: after five").replace('"Two.cpp"', '"Six.cpp"')
+    write(stack(tmp_path), {"stack/series.yaml": f"{series}    others: last\n"})
     assert_expected_inline(
-        faults(root),
+        faults(tmp_path),
         """\
 build_variables.bzl: anchor 'before "Six.cpp",' in 'native' found 0 times (did you mean '"Two.cpp",'?)
 torch/overrides.py: anchor 'after five' in 'names' found 0 times
@@ -132,13 +122,8 @@ def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
 def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
     """A composite operator has no row of kernels, and one with named outputs or a backward operator has their rows."""
     series = Series.load(softclip.stack(tmp_path))
-    native = tmp_path / softclip.NATIVE
-    native.write_text("- func: softclip(Tensor self) -> Tensor\n")
-    assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == {"every"}
-    native.write_text(
-        "- func: softclip(Tensor self) -> (Tensor low, Tensor high)\n  dispatch:\n    CPU: softclip\n"
-        "- func: _softclip_backward(Tensor grad) -> Tensor\n"
-    )
-    assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == set(
-        operator_map.KINDS
-    )
+    named = "- func: softclip(Tensor self) -> (Tensor low, Tensor high)\n  dispatch:\n    CPU: softclip\n"
+    named += "- func: _softclip_backward(Tensor grad) -> Tensor\n"
+    for text, due in (("- func: softclip(Tensor self) -> Tensor\n", {"every"}), (named, {*operator_map.KINDS})):
+        write(tmp_path, {softclip.NATIVE: text})
+        assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == due

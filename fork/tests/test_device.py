@@ -23,7 +23,7 @@ from fork.engine.replace.replace import replace_sources
 from fork.engine.replace.search import Replaced
 from fork.engine.wheel.base import Base, Probe
 from fork.series import Commit, Series
-from fork.tests.helpers import QUIET_GIT, committed, git, write
+from fork.tests.helpers import QUIET_GIT, commit, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave.kinds import Fragment, Rewrite
@@ -164,12 +164,10 @@ def test_a_checkout_without_the_release_says_what_brings_it(
     """The command that it names does: by the wheel's commit, or the tag of a wheel that names none."""
     upstream = committed(tmp_path / "upstream", UPSTREAM)
     git(tmp_path, "clone", "--quiet", *depth, upstream.as_uri(), "here")
-    write(upstream, {"setup.py": ""})
-    git(upstream, "add", "--all")
-    git(upstream, "commit", "--quiet", "--message=The release")
+    commit(upstream, {"setup.py": ""}, "The release")
     git(upstream, "tag", "v2.13.0")
-    commit = git(upstream, "rev-parse", "HEAD").strip()
-    given = commit if known else ""
+    release = git(upstream, "rev-parse", "HEAD").strip()
+    given = release if known else ""
     before = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
     monkeypatch.setattr(changed, "UPSTREAM", upstream.as_uri())
     said = before.lacking("2.13.0+cpu", given)
@@ -178,4 +176,4 @@ def test_a_checkout_without_the_release_says_what_brings_it(
     (command,) = re.findall("`(git .*)`", said)
     subprocess.run(shlex.split(command), check=True, env=QUIET_GIT)
     after = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
-    assert (after.known, after.release) == (True, commit)
+    assert (after.known, after.release) == (True, release)

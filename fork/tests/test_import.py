@@ -187,23 +187,9 @@ anchors:
 """,
     )
     assert (folder / "stack/add-twice/PR.md").read_text() == "Add twice\n\nAnd zwei.\n"
-    assert_expected_inline(
-        (folder / OPS).read_text(),
-        """\
-#include <ATen/ops/twice.h> // fragment only
-#include <ATen/ops/twice_native.h> // fragment only
-#include <ATen/ops/twice_ops.h> // fragment only
-#include <ATen/core/Tensor.h>
-
-namespace at::native {
-
-Tensor twice(const Tensor& a) {
-  return a + a;
-}
-
-} // namespace at::native
-""",
-    )
+    headers = (f"#include <ATen/ops/{name}.h> // fragment only\n" for name in ("twice", "twice_native", "twice_ops"))
+    without_one = MORE[OPS].replace("Tensor one(const Tensor& a) {\n  return a;\n}\n\n", "")
+    assert (folder / OPS).read_text() == "".join(headers) + with_function(without_one, TWICE)
     commit(tree, {}, "Changes that are not committed yet")
     same_again(tree, folder)
 

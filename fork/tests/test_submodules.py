@@ -11,7 +11,7 @@ from fork.checkout.git import Checkout
 from fork.engine.compile import submodules
 from fork.engine.compile.device import Device
 from fork.engine.wheel.base import Base, Probe
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import commit, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
 
@@ -100,8 +100,7 @@ def test_a_submodule_at_another_commit_than_the_releases(tmp_path: Path) -> None
     tree = committed(tmp_path / "tree", UPSTREAM)  # with the submodule as a commit
     checkout, header = Checkout.open(tree), str(gloo / "gloo/context.h")
     assert submodules.unlike(checkout, "HEAD", [header]) == []
-    write(gloo, {"gloo/context.h": "struct Context { int rank, size; };\n"})
-    git(gloo, "commit", "--quiet", "--all", "--message", "size")
+    commit(gloo, {"gloo/context.h": "struct Context { int rank, size; };\n"}, "size")
     assert submodules.unlike(checkout, "HEAD", [str(tree / NATIVE_FUNCTIONS)]) == []
     (said,) = submodules.unlike(checkout, "HEAD", [header])
     assert said.startswith("third_party/gloo is at ") and said.endswith(f"checkout {released[:10]}`")
