@@ -14,7 +14,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from pytest import CaptureFixture, MonkeyPatch, TempPathFactory, fail, fixture, mark, raises
 
 from fork.engine import pipeline
 from fork.engine.compile import toolchain
@@ -31,11 +31,11 @@ from fork.tests import softclip
 from fork.tests.helpers import ROOT, Tool, fork_of, python, script
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = pytest.mark.xdist_group("build")
+pytestmark = mark.xdist_group("build")
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@fixture(scope="module")
+def root(tmp_path_factory: TempPathFactory) -> Path:
     """The second stack, built once from nothing."""
     root = softclip.stack(tmp_path_factory.mktemp("stack"))
     with (root / "said").open("w") as said, redirect_stdout(said):
@@ -43,7 +43,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
+@fixture
 def kernel(root: Path) -> Iterator[Path]:
     """The operator's source; after a test that changes a file of the stack all are as they were."""
     yield root / softclip.KERNEL
@@ -83,10 +83,8 @@ except RuntimeError as error:
     ]
 
 
-def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
-    tmp_path: Path, tool: Tool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pipeline, "link_fork", lambda _: pytest.fail("something was compiled"))
+def test_a_plan_lists_what_is_compiled_and_makes_no_fork(tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "link_fork", lambda _: fail("something was compiled"))
     stack = softclip.stack(tmp_path)
     words = ("--root", stack, "build", "--plan", "--cuda", "off")
     said = tool(*words).out
@@ -105,7 +103,7 @@ def test_a_plan_lists_what_is_compiled_and_makes_no_fork(
     assert "native_functions.yaml:1: unrecognized type Tensr" in tool(*words, status=1).err
 
 
-@pytest.mark.parametrize("more", [["--plan"], []])
+@mark.parametrize("more", [["--plan"], []])
 def test_nothing_is_built_again_that_did_not_change(root: Path, more: list[str], tool: Tool) -> None:
     before = fork_of(root).site.resolve()
     assert "up to date" in tool("--root", root, "build", "--cuda", "off", *more).out
@@ -128,7 +126,7 @@ def test_its_types_are_known(root: Path) -> None:
 
 
 def test_the_same_state_in_another_folder_is_not_compiled_again(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capsys: CaptureFixture[str]
 ) -> None:
     """Nor is its library another one: no path of a folder is in it."""
     other = softclip.stack(tmp_path / "another folder's" / "stack")
@@ -146,19 +144,19 @@ def test_the_base_keeps_every_file_as_installed(root: Path) -> None:
 
 def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, kernel: Path) -> None:
     kernel.write_text(kernel.read_text().replace(".tanh()", ".tahn()"))
-    with pytest.raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
+    with raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
         build(fork_of(root))
     assert works(fork_of(root).site)
     # A branch's file is compiled as a copy; the error names the file that somebody edits.
     series = replace(fork_of(root).series, checkout=Path("/their/pytorch"))
-    with pytest.raises(ForkError, match=rf"compiling failed: /their/pytorch/{softclip.KERNEL}:\d+:.*tahn"):
+    with raises(ForkError, match=rf"compiling failed: /their/pytorch/{softclip.KERNEL}:\d+:.*tahn"):
         build(replace(fork_of(root), series=series))
 
 
 DERIVATIVES = "tools/autograd/derivatives.yaml"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("path", "old", "new", "sentence"),
     [
         (softclip.NATIVE, "Tensor self", "Tensr self", "1: unrecognized type Tensr"),
@@ -176,7 +174,7 @@ def test_what_the_generators_reject_is_told_with_its_cause_and_line(
     (root / path).write_text(comment + softclip.FILES[path].replace(old, new))
     fork = fork_of(root)
     state, generated = fork.series.state(fork.commit), fork.home / "work/generated"
-    with pytest.raises(ForkError, match=rf"generators reject {root}/{path}:{sentence}.*generate\.log\)") as caught:
+    with raises(ForkError, match=rf"generators reject {root}/{path}:{sentence}.*generate\.log\)") as caught:
         pipeline._generate(fork, fork.site, state[softclip.NATIVE], state.get(DERIVATIVES), generated)
     assert "Traceback" in (fork.home / "work/generate.log").read_text() and "\n" not in str(caught.value)
 
@@ -186,14 +184,12 @@ def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> Non
     fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
     (fork.home / "work").mkdir(parents=True)
     native = fork.series.state(fork.commit)[softclip.NATIVE]
-    with pytest.raises(ForkError, match="^the disk is full at "):
+    with raises(ForkError, match="^the disk is full at "):
         pipeline._generate(fork, tmp_path, native, None, tmp_path / "generated")
 
 
-@pytest.mark.long
-def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(
-    root: Path, kernel: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@mark.long
+def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(root: Path, kernel: Path, tool: Tool) -> None:
     base, fork = bases.installed(), fork_of(root)
     paths = ("torch/functional.py", "torch/include/ATen/ATen.h", "torch/overrides.py", "torchgen/gen.py")
     before = {path: (base.site / path).read_bytes() for path in paths}
@@ -203,12 +199,11 @@ def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(
             file.write("// by hand\n" if path.endswith(".h") else "# by hand\n")
     assert {path: (base.site / path).read_bytes() for path in paths} == before
     edited = fork.site.resolve()
-    build(fork)
-    assert "edited   torch/functional.py and 3 more of the fork: it is built anew" in capsys.readouterr().out
+    words = ("--root", root, "build", "--cuda", "off")
+    assert "edited   torch/functional.py and 3 more of the fork: it is built anew" in tool(*words).out
     assert (edited / "torch/functional.py").read_text().endswith("# by hand\n")
     assert not any((fork.site / path).read_text().endswith("by hand\n") for path in paths)
-    build(fork)
-    assert "up to date" in capsys.readouterr().out
+    assert "up to date" in tool(*words).out
 
 
 def test_what_was_woven_is_remembered_until_a_part_of_it_changes(tmp_path: Path) -> None:
@@ -236,12 +231,12 @@ def test_a_path_that_the_wheel_has_under_another_name(root: Path, kernel: Path) 
     series = softclip.SERIES.replace("torch/overrides.py", "torch/overides.py")
     (root / "stack/series.yaml").write_text(series)
     (root / "torch/overrides.py").rename(root / "torch/overides.py")
-    with pytest.raises(ForkError, match=r"torch/overides\.py has an anchor, .*: did you mean torch/overrides\.py\?"):
+    with raises(ForkError, match=r"torch/overides\.py has an anchor, .*: did you mean torch/overrides\.py\?"):
         build(fork_of(root))
     (root / "torch/overides.py").unlink()
 
 
-@pytest.mark.parametrize("anchor", ["no_such_operator", "softmax"])
+@mark.parametrize("anchor", ["no_such_operator", "softmax"])
 def test_an_anchor_not_found_once_is_one_sentence(root: Path, kernel: Path, anchor: str, tool: Tool) -> None:
     series = softclip.SERIES.replace("torch.softmax", "torch.no_such").replace("softplus", anchor)
     (root / "stack/series.yaml").write_text(series)
@@ -251,18 +246,18 @@ def test_an_anchor_not_found_once_is_one_sentence(root: Path, kernel: Path, anch
     assert works(fork_of(root).site)
 
 
-@pytest.mark.parametrize("path", ["torch/overrides.py", "torch/functional.py"])
+@mark.parametrize("path", ["torch/overrides.py", "torch/functional.py"])
 def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path, path: str) -> None:
     base = bases.installed()
     site = tmp_path / "site"
     disk.copy(base, site, tmp_path / "store")
     disk.write(site, path, (site / path).read_text() + "# mine\n")
     fork = replace(fork_of(root), base=replace(base, site=site), build=tmp_path)
-    with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed"):
+    with raises(ForkError, match=f"{path} is not the file that torch .* installed"):
         build(fork)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("code", "sentence"),
     [
         (errno.ENOSPC, "the disk is full"),
@@ -271,7 +266,7 @@ def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path, pa
     ],
 )
 def test_a_file_system_that_refuses_is_told_plainly(
-    root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, code: int, sentence: str
+    root: Path, kernel: Path, monkeypatch: MonkeyPatch, code: int, sentence: str
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(code, os.strerror(code), "somewhere")
@@ -279,14 +274,14 @@ def test_a_file_system_that_refuses_is_told_plainly(
     kernel.write_text(kernel.read_text() + "// changed\n")
     with monkeypatch.context() as patch:
         patch.setattr(disk, "copy", refuse)
-        with pytest.raises(ForkError, match=sentence):
+        with raises(ForkError, match=sentence):
             build(fork_of(root))
     assert works(fork_of(root).site)
 
 
 def test_a_disk_that_is_full_in_the_middle_of_a_tree(tmp_path: Path) -> None:
     reason = str(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    with pytest.raises(ForkError, match=f"the disk is full at {tmp_path}"), told_plainly(tmp_path):
+    with raises(ForkError, match=f"the disk is full at {tmp_path}"), told_plainly(tmp_path):
         raise shutil.Error([("a", "b", reason)])
 
 
@@ -295,7 +290,7 @@ def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path
     package.mkdir()
     (package / "__init__.py").write_text("from torch import inner\n")
     (package / "inner.py").write_text("import ctypes\n\nctypes.string_at(1)\n")
-    with pytest.raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
+    with raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
         pipeline._try_out(fork_of(root), tmp_path, Replaced())
     frames = str(caught.value).splitlines()[1:]
     places = (("inner", 3), ("__init__", 1))
@@ -303,9 +298,9 @@ def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path
     assert frames.index(inner) < frames.index(outer) and "importlib" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", toolchain.VARIABLES)
+@mark.parametrize("name", toolchain.VARIABLES)
 def test_what_compiles_is_part_of_a_build_and_no_program_inherits_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    root: Path, monkeypatch: MonkeyPatch, name: str
 ) -> None:
     monkeypatch.delenv(name, raising=False)
     digests = [fork_of(root).digest()]
@@ -334,10 +329,8 @@ def exported(site: Path) -> dict[str, set[str]]:
     return {library: set(filter(OF_THE_LIBRARY.match, found)) for library, found in names.items()}
 
 
-@pytest.mark.long
-def test_a_compiler_that_links_its_library_statically(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@mark.long
+def test_a_compiler_that_links_its_library_statically(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """The copies of libstdc++ in the fork's libraries stay their own, whatever else the process loads."""
     monkeypatch.setenv("LDFLAGS", "-static-libstdc++")
     fork = fork_of(root, tmp_path / "build")
@@ -354,7 +347,7 @@ def test_a_compiler_that_links_its_library_statically(
     assert "BIND_NOW" in printed("readelf", "-d", build(fork) / "torch/lib/libtorch.so")
 
 
-def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_it_says_what_to_install(monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CXX", raising=False)
     for chosen, sentence in (
@@ -364,31 +357,31 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     ):
         if chosen:
             monkeypatch.setenv("CXX", chosen)
-        with pytest.raises(ForkError, match=sentence):
+        with raises(ForkError, match=sentence):
             toolchain.check_tools(bases.installed())
 
 
 def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
     answers = '{"include": "/nowhere", "suffix": "", "definitions": [], "architectures": ""}'
     headless = script(tmp_path / "python", f"echo '{answers}'")
-    with pytest.raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
+    with raises(ForkError, match=r"Python\.h is not in /nowhere: install"):
         toolchain.check_tools(replace(bases.installed(), python=headless))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("release", "sentence"),
     [("1.13.1", "the oldest release served is 2.7"), ("newest", "expected a release such as 2.13.0")],
 )
 def test_a_release_that_is_not_served_is_refused(release: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(ForkError, match=sentence):
+    with raises(ForkError, match=sentence):
         bases.obtain(release, "off", tmp_path, ROOT / "requirements.txt")
 
 
-def test_a_release_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     # With a constraint on torch, as a machine may have, pip says the same in other words: see test_messages.py.
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
-    with pytest.raises(ForkError, match=r"pip finds no torch 2\.99\.0 for this Python and machine"):
+    with raises(ForkError, match=r"pip finds no torch 2\.99\.0 for this Python and machine"):
         bases.obtain("2.99.0", "off", tmp_path, ROOT / "requirements.txt")
 
 
@@ -400,7 +393,7 @@ def test_the_folders_named_as_upstreams_never_shadow_it() -> None:
     assert where == f"{base.site}/torch/__init__.py\n"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("machine", "stub", "names"),
     [
         ("x86_64", "void *AVX512, void *AVX2", ["DEFAULT", "AVX2", "AVX512"]),

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-import pytest
+from pytest import CaptureFixture, MonkeyPatch, mark
 
 from fork.checkout import changed
 from fork.checkout.changed import Tree
@@ -69,7 +69,7 @@ def test_definitions(tmp_path: Path) -> None:
     assert Device(base(tmp_path, "None"), None, "", known.bindings).definitions("torch/csrc/Module.cpp") == []
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("listed", "tool", "expected"),
     [
         ("9.0 8.6+PTX", "8.9", ["arch=compute_90,code=sm_90", "arch=compute_86,code=[sm_86,compute_86]"]),
@@ -78,7 +78,7 @@ def test_definitions(tmp_path: Path) -> None:
     ],
 )
 def test_the_architecture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str, tool: str, expected: list[str]
+    tmp_path: Path, monkeypatch: MonkeyPatch, listed: str, tool: str, expected: list[str]
 ) -> None:
     """The wished ones, else those of this machine, else the oldest."""
     write(tmp_path / "bin", {"nvidia-smi": f"#!/bin/sh\necho '{tool}'\n", "nvcc": "#!/bin/sh\necho no help\n"})
@@ -100,7 +100,7 @@ def test_flags_in_the_words_of_nvcc() -> None:
     assert for_nvcc(flags) == [*expected, "-Xcompiler=-idirafter/three"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("told", "source"),
     [
         ("tmpxft_0002c1_00000000-6_Sort.cudafe1.cpp", "Sort.cu"),
@@ -125,7 +125,7 @@ def test_which_files_a_wheel_has(tmp_path: Path) -> None:
     assert gpu.naming("word") == ["aten/src/ATen/A.cpp", "aten/src/ATen/cuda/B.cu", FUSER]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("path", "text", "replaces", "expected"),
     [
         ("aten/src/ATen/native/cuda/Sine.cu", "", False, True),
@@ -146,7 +146,7 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
     assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
 
 
-def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     state = {path: tmp_path / path for path in ("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h")}
     write(tmp_path, dict.fromkeys(state, "// changed\n"))
     series = Series(tmp_path, (), {path: Rewrite("0") for path in state})
@@ -156,10 +156,10 @@ def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsy
     assert capsys.readouterr().out == said
 
 
-@pytest.mark.parametrize("depth", [(), ("--depth", "1")])
-@pytest.mark.parametrize("known", [True, False])
+@mark.parametrize("depth", [(), ("--depth", "1")])
+@mark.parametrize("known", [True, False])
 def test_a_checkout_without_the_release_says_what_brings_it(
-    depth: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet_git: None
+    depth: tuple[str, ...], known: bool, tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None
 ) -> None:
     """The command that it names does: by the wheel's commit, or the tag of a wheel that names none."""
     upstream = committed(tmp_path / "upstream", UPSTREAM)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises, skip
 
 from fork.engine import pipeline
 from fork.engine.compile import toolchain
@@ -26,13 +26,13 @@ from fork.tests import halve
 from fork.tests.helpers import ROOT, Tool, edit, fork_of, python, script
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
-pytestmark = [pytest.mark.xdist_group("faults"), pytest.mark.long]
+pytestmark = [mark.xdist_group("faults"), mark.long]
 # All that may stand in a path but what a compiler refuses, and long.
 ODD = "it's a stäck; of $HOME=1: 100%, #1 & (co) " + "long " * 30 + "too"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@fixture(scope="module")
+def root(tmp_path_factory: TempPathFactory) -> Path:
     """The smallest stack in a folder with an odd name, built once from nothing."""
     root = halve.stack(tmp_path_factory.mktemp("stack") / ODD)
     build(fork_of(root))
@@ -160,7 +160,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)], capture_output=True)
     if mounting.returncode:
-        pytest.skip("a small file system cannot be mounted here: that needs root and the right to mount")
+        skip("a small file system cannot be mounted here: that needs root and the right to mount")
     try:
         yield
     finally:
@@ -261,15 +261,13 @@ def test_a_base_with_a_broken_file(root: Path, tmp_path: Path) -> None:
             disk.write(fork.base.site, path, change(whole))
         else:
             (fork.base.site / path).unlink()
-        with pytest.raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
+        with raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
             build(fork)
         disk.write(fork.base.site, path, whole)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_base_is_replaced_during_a_build(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+@mark.parametrize("fails", [False, True])
+def test_the_base_is_replaced_during_a_build(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch, fails: bool) -> None:
     before = halved(root)
     divide_by(root, 25)
     info = Path(shutil.copytree(bases.installed().dist_info, tmp_path / "torch.dist-info"))
@@ -282,21 +280,21 @@ def test_the_base_is_replaced_during_a_build(
         return {}
 
     monkeypatch.setattr(pipeline, "link_fork", replaced)
-    with pytest.raises(ForkError, match=r"torch .* was replaced during the build: run the command again"):
+    with raises(ForkError, match=r"torch .* was replaced during the build: run the command again"):
         build(fork)
     assert halved(root) == before
     assert replace(fork, base=replace(fork.base, version="2.14.0")).home != fork.home
 
 
-@pytest.mark.parametrize("character", ["\n", '"', "\\"])
+@mark.parametrize("character", ["\n", '"', "\\"])
 def test_a_path_that_no_compiler_takes(root: Path, tmp_path: Path, character: str, tool: Tool) -> None:
     said = tool.refusal(*words(root), "--build", tmp_path / f"a{character}b")
     assert said.startswith("fork: a build takes no path with ")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """As clang is where its own OpenMP is not installed."""
     monkeypatch.setenv("CXX", str(script(tmp_path / "c++", "exit 1")))
-    with pytest.raises(ForkError, match=r"c\+\+ has no OpenMP .*: set CXX=g\+\+, or install clang's"):
+    with raises(ForkError, match=r"c\+\+ has no OpenMP .*: set CXX=g\+\+, or install clang's"):
         toolchain.check_tools(bases.installed())
