@@ -256,17 +256,16 @@ def test_where_a_branch_begins(tree: Path, tool: Tool) -> None:
 
 
 def test_nothing_to_take(tree: Path, tool: Tool) -> None:
-    write(tree.parent / "full", {"mine.txt": "mine\n"})
+    out, full = tree.parent / "out", write(tree.parent / "full", {"mine.txt": "mine\n"})
     for words, reason in (
-        ((tree, "out"), "has nothing after v2.13.0: neither a commit nor a changed file"),
-        ((tree, "out", "--since", "v9"), "has no commit v9: give --since a tag, a branch or a hash"),
-        ((tree.parent, "out"), "is not a git checkout"),
-        ((tree, tree.parent / "full"), "is not empty: give a new folder"),
+        ((tree, out), "has nothing after v2.13.0: neither a commit nor a changed file"),
+        ((tree, out, "--since", "v9"), "has no commit v9: give --since a tag, a branch or a hash"),
+        ((full, out), "is not a git checkout"),
+        ((tree, full), "is not empty: give a new folder"),
         ((tree, tree / "new"), "would become part of its branch: choose a folder outside"),
     ):
         assert reason in tool("import", *words, status=1).err
-    assert not (tree.parent / "out").exists() and not (tree / "new").exists()
-    assert content(tree.parent / "full").keys() == {"mine.txt"}
+    assert not out.exists() and not (tree / "new").exists() and content(full).keys() == {"mine.txt"}
 
 
 @mark.parametrize(
