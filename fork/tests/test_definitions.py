@@ -11,7 +11,7 @@ import pytest
 
 from fork.weave.declarations import Redeclared, redeclared
 from fork.weave.definitions import _items, concerned, defined, only_bodies
-from fork.weave.registrations import dropped, left
+from fork.weave.registrations import altered, dropped, left
 from fork.weave.scan import scan
 
 BEFORE = """\
@@ -308,6 +308,25 @@ def test_what_is_left_to_the_base() -> None:
     assert text.count("\n") == REGISTRATIONS.count("\n")
     assert "C10_DECLARE_bool(flag);" in text and "fork_left_2(::torch::Library& m) {\n  m.def" in text
     assert "Registry* make(int a) { return nullptr; }" in text and "\nRegistry another(int a) {\n" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('"words")\nC10', '"more")\nC10', [(2, "C10_DEFINE_bool(flag)")]),
+        ("other, 3", "other, 4", [(6, "C10_DEFINE_int(other)")]),
+        ('m.def("f");', 'm.def("g");', [(9, "TORCH_LIBRARY(mine, m)")]),
+        ("m.fallback(f)", "m.fallback(g)", [(13, "TORCH_LIBRARY_IMPL(_, CPU, m)")]),
+        ("g(stack)", "h(stack)", [(15, 'RegisterOperators operators({Operator("f", [](Stack& stack) ')]),
+        # Another way to write it; another registration, for `dropped`; and a kernel, which is registered again.
+        ("    false,\n", "    false, // by default\n\n", []),
+        ('"one"', '"two"', []),
+        ('m.impl("f", f)', 'm.impl("f", g)', []),
+    ],
+)
+def test_what_is_registered_otherwise(old: str, new: str, expected: list[tuple[int, str]]) -> None:
+    assert REGISTRATIONS.count(old) == 1
+    assert altered(REGISTRATIONS, REGISTRATIONS.replace(old, new)) == expected
 
 
 def test_what_is_no_longer_registered() -> None:

@@ -188,7 +188,7 @@ API int hooks() { return hooked; }
 #include <ATen/native/Shared.h>
 namespace at::native {
 static int handler(int a) { return a + 1000; }
-static Registry registers("one", handler);
+static Registry registers("one, and made when the process starts", handler);
 API int beside(int a) { return a; }
 int pointed(int a) { return a + 14; }
 """
@@ -363,6 +363,7 @@ def test_a_change_takes_effect(small: Small, name: str) -> None:
     assert {line.partition(" ")[0] for line in told} == expected
 
 
+REGISTERS_ONE = 'static Registry registers("one, and made when the process st'
 REFUSED = {
     "local, and a part of one without room": (
         {ONE: ("quiet(int a) { return a; }", "quiet(int a) { return a + 1; }")},
@@ -389,11 +390,15 @@ REFUSED = {
     ),
     "a registration": (
         {START: ("a + 1000", "a + 2000")},
-        'Start.cpp:4 `static Registry registers("one", handler)` can be registered only once',
+        f"Start.cpp:4 `{REGISTERS_ONE}` can be registered only once, and the branch changes what it registers",
+    ),
+    "a registration's name": (
+        {START: ('"one,', '"two,')},
+        f"Start.cpp no longer has `{REGISTERS_ONE}`, which the base has registered",
     ),
     "a registration's own text": (
-        {START: ('"one"', '"two"')},
-        'Start.cpp no longer has `static Registry registers("one", handler)`, which the base has registered',
+        {START: ('starts", handler', 'starts", nullptr')},
+        f"Start.cpp:4 `{REGISTERS_ONE}` can be registered only once, and the branch changes what it registers",
     ),
     "what starts": (
         {f"{FOLDER}/Hook.cpp": ("a + 5", "a + 6")},
@@ -414,7 +419,7 @@ def test_a_change_that_would_not_run_is_refused(small: Small, name: str, capsys:
     with pytest.raises(ForkError) as error:
         small.change(edits)
     assert reason in str(error.value)
-    early = name in ("what is generated", "a registration's own text")
+    early = name in ("what is generated", "a registration's name", "a registration's own text")
     assert not early or capsys.readouterr().out == ""
     if early:
         with pytest.raises(ForkError, match=re.escape(str(error.value))):

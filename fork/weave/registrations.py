@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fork.weave.scan import closing, code_of, scan
+from fork.weave.scan import closing, code_of, lines, scan
 
 # What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
 BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)
@@ -62,6 +62,17 @@ def dropped(before: str, after: str) -> list[tuple[int, str]]:
         if there[head] < 0:
             gone.append((before.count("\n", 0, at) + 1, head))
     return gone
+
+
+def altered(before: str, after: str) -> list[tuple[int, str]]:
+    """The registrations that both texts have, and that say something else now, each with its line."""
+    there = {(found.head, " ".join(lines(before[found.start : found.end]))) for found in _registrations(before)}
+    heads = {head for head, _ in there}
+    return [
+        (after.count("\n", 0, found.start) + 1, found.head)
+        for found in _registrations(after)
+        if found.head in heads and (found.head, " ".join(lines(after[found.start : found.end]))) not in there
+    ]
 
 
 def _heads(text: str) -> Iterator[tuple[int, str]]:

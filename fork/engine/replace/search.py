@@ -24,13 +24,13 @@ from fork.engine.replace.headers import WORD, Names, changed_names, generated
 from fork.engine.replace.hidden import is_other, leading
 from fork.engine.replace.jumps import jumping
 from fork.engine.replace.locals import file_of, named
-from fork.engine.replace.trace import CHANGED, NAMES, SUPPLIED, Source, Trace, say
+from fork.engine.replace.trace import CHANGED, NAMES, ONCE, SUPPLIED, Source, Trace, say
 from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared
 from fork.weave.definitions import only_bodies
-from fork.weave.registrations import dropped, left
+from fork.weave.registrations import altered, dropped, left
 from fork.weave.scan import code_of
 
 # The templates of the nodes and kernels that are generated again for a formula.
@@ -228,6 +228,8 @@ class Replacement:
             self._sources[text.path] = Source(text, why, self._compiler, declared)
             for _, head in dropped(text.before or text.after, text.after):
                 self._problems.append(f"{text.path} no longer has `{head}`, which the base has registered")
+            for place, head in altered(text.before or text.after, text.after):
+                self._problems.append(f"{text.path}:{text.line(place)} `{head}` {ONCE}")
 
     def _add_makers(self) -> None:
         """The sources that make a node by hand which saves other values now."""

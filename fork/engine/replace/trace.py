@@ -31,6 +31,7 @@ from fork.weave.registrations import NAME, left
 from fork.weave.scan import code_of
 
 CHANGED = "changed"
+ONCE = "can be registered only once, and the branch changes what it registers"
 NAMES = "names a function that a generated header declares otherwise"
 # The names of what no other file sees.
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
@@ -389,9 +390,11 @@ class Trace:
             place, head = source.left[int(found[1])]
             line = source.text.line(place)
             state = one.state_of(one.reached(section, leaves))
-            if section in differing or state:
-                why = "the branch changes what it registers" if section in differing else f"it uses {_state(state[0])}"
-                self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {why}")
+            if section in differing:
+                self._problems.append(f"{source.path}:{line} `{head}` {ONCE}")
+            elif state:
+                uses = f"it uses `{called(state[0].rpartition('.')[2])}`"
+                self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {uses}")
 
     def _trace_start(self, source: Source, one: Object, held: Held) -> None:
         """What runs when the process starts has run in the base already: it must neither register nor build again."""
@@ -422,10 +425,6 @@ def say(source: Source, name: str, what: str, place: str = "") -> str:
     found = re.search(rf"\b{re.escape(identifier(name))}\b", source.code)
     line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
     return f"{source.path}:{line} `{called(name)}` {what}"
-
-
-def _state(section: str) -> str:
-    return f"`{called(section.rpartition('.')[2])}`"
 
 
 def is_of(caller: Caller, path: str) -> bool:
