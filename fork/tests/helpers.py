@@ -96,9 +96,9 @@ def committed(root: Path, files: Mapping[str, str]) -> Path:
     return commit(root, files, "base")
 
 
-def script(file: Path, *lines: str) -> Path:
+def script(file: Path, text: str) -> Path:
     """A program of the shell in this file."""
-    file.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    file.write_text(f"#!/bin/sh\n{text}\n")
     file.chmod(0o755)
     return file
 

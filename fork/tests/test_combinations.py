@@ -9,7 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from pytest import CaptureFixture, MonkeyPatch, fixture, mark
+from pytest import MonkeyPatch, fixture, mark
 
 from fork import cli
 from fork.commands import build, check, compat, export, new, run, wheel
@@ -17,7 +17,7 @@ from fork.commands.combinations import APART, ELSEWHERE, NEEDS, refuse_senseless
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.page import html
-from fork.tests.helpers import committed, git, write
+from fork.tests.helpers import Tool, committed, git, write
 from fork.tests.tiny import NATIVE, STACK, UPSTREAM
 from fork.verify import lint, soundness
 from fork.verify.lint import Report
@@ -100,7 +100,7 @@ def options_of(command: str) -> tuple[list[str], list[str]]:
 
 
 @mark.parametrize("command", cli.COMMANDS)
-def test_what_is_accepted_is_read(command: str, places: dict[str, str], capsys: CaptureFixture[str]) -> None:
+def test_what_is_accepted_is_read(command: str, places: dict[str, str]) -> None:
     everywhere, own = options_of(command)
     assert not {*everywhere, *own} - VALUES.keys() - FLAGS
     accepted: set[tuple[str, ...]] = set()
@@ -140,13 +140,12 @@ SENSELESS = [
 
 @mark.parametrize(("command", "options", "why"), SENSELESS)
 def test_what_means_nothing_is_refused(
-    command: str, options: list[str], why: str, places: dict[str, str], capsys: CaptureFixture[str]
+    command: str, options: list[str], why: str, places: dict[str, str], tool: Tool
 ) -> None:
     """In one sentence, and before anything is read."""
     everywhere, _ = options_of(command)
     words = {True: list[str](), False: list[str]()}
     for option in options:
         words[option in everywhere] += [option, VALUES[option]] if option in VALUES else [option]
-    assert cli.main([*words[True], command, *words[False], *POSITIONAL.get(command, [])]) == 1
-    said = capsys.readouterr()
+    said = tool(*words[True], command, *words[False], *POSITIONAL.get(command, []), status=1)
     assert said.err.startswith(f"fork: {why}: ") and said.err.count("\n") == 1 and not said.out
