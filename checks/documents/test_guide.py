@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import build
+from bench import build, refusals
 from bench.documents import fill
 from checks import ROOT
 from fork.checkout.operators import operators
@@ -63,3 +63,8 @@ def test_the_suites_name_rows_of_the_map() -> None:
 def test_the_page_of_builds_shows_what_was_measured() -> None:
     text = build.GUIDE.read_text()
     assert fill(text, build.document(build.kept_here()), build.GUIDE.name) == text
+
+
+def test_the_guide_lists_every_refusal() -> None:
+    text = refusals.GUIDE.read_text()
+    assert refusals.written(text) == text, "run `python -m bench.refusals`"

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from fork.checkout.git import Checkout
 from fork.errors import ForkError
+from fork.refusals import Refusal
 from fork.weave.difference import hunks
 from fork.weave.scan import Scan, scan
 
@@ -111,10 +112,7 @@ class Tree:
             done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             place = next((n for n, line in enumerate(done.stdout.splitlines(), 1) if line.startswith("<<<<<<<")), 1)
-            raise ForkError(
-                f"{path}:{_line(done.stdout, place, branch)} is changed by the branch, and the wheel's release has "
-                "other lines there: rebase the branch onto the release's tag"
-            )
+            raise ForkError(Refusal.OTHER_LINES.of(place=f"{path}:{_line(done.stdout, place, branch)}"))
         return done.stdout
 
     def _numbered(self, path: str, text: str, branch: str) -> str:

@@ -35,6 +35,7 @@ from fork.engine.wheel.base import WHEEL_FOLDERS, Base
 from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
+from fork.refusals import Refusal
 from fork.series import Commit, Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
@@ -80,10 +81,7 @@ def refuse_unbuildable(series: Series, commit: Commit) -> None:
         raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
     for path, file in series.of_kind(state, Fragment).items():
         if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
-            raise ForkError(
-                f"{path} adds entries to {found[1]}, and whoever uses that list has to be compiled: "
-                "build the branch from a checkout, by --checkout"
-            )
+            raise ForkError(Refusal.LIST_OF_A_STACK.of(path=path, name=found[1]))
 
 
 def build(fork: Fork) -> Path:
@@ -330,10 +328,7 @@ def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, g
         structs(text) for text in ((generated / "autograd" / HEADER).read_text(), fork.base.read(HEADER) or "")
     )
     if taken := sorted(own.keys() & theirs.keys()):
-        raise ForkError(
-            f"{NATIVE_FUNCTIONS} adds an operator whose node {taken[0]} would take the place of the base's: "
-            "give the operator a name of its own"
-        )
+        raise ForkError(Refusal.KNOWN_NODE.of(path=NATIVE_FUNCTIONS, node=taken[0]))
     for entry in yaml.safe_load(native.read_text()):
         if "method" in entry.get("variants", ""):
             name = entry["func"].partition("(")[0]

@@ -200,6 +200,8 @@ int pointed(int a) { return a + 14; }
 class Small:
     """The base, its checkout, and what is put in front of it."""
 
+    device = False  # whether the GPU's code is to change, too
+
     def __init__(
         self, folder: Path, *link: str, sources: Mapping[str, str] = SOURCES, bindings: Mapping[str, str] | None = None
     ) -> None:
@@ -286,7 +288,7 @@ class Small:
         write(self.tree, texts)
         changed = {path: text for path, text in texts.items() if text != self.sources[path]}
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
-        tree = Tree.of(self.tree, "main", self.base.version, "0" * 40)
+        tree = Tree.of(self.tree, "main", self.base.version, "0" * 40, self.device)
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
@@ -406,7 +408,7 @@ REFUSED = {
     ),
     "what is generated": (
         {f"{FOLDER}/Inner.h": ("return a;", "return a + 1;"), ONE: ("+ 1;", "+ 77;")},
-        f"{FOLDER}/Inner.h is included, by {FOLDER}/Generic.h, by Register.cpp, of which PyTorch's build",
+        f"Register.cpp, of which PyTorch's build generates code, includes {FOLDER}/Generic.h and so {FOLDER}/Inner.h",
     ),
     "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
 }
@@ -450,7 +452,7 @@ def test_a_plan_tells_what_is_compiled_and_compiles_nothing(
 
 
 def test_a_plan_refuses_too_many(small: Small) -> None:
-    with pytest.raises(ForkError, match="2 sources have to be compiled, .*: `--many 2` allows it"):
+    with pytest.raises(ForkError, match="^2 sources have .*, about 1 minutes of a core's time: `--many 2` allows it"):
         small.plan({SHARED: ("a + 10", "a + 13")}, limit=1)
 
 
@@ -480,6 +482,9 @@ def test_cuda_off_leaves_the_code_of_the_gpu(calling: str, tmp_path: Path, capsy
     assert said in capsys.readouterr().out
     with pytest.raises(ForkError, match=f"{kernel} includes the changed {SHARED}, where more than functions differs"):
         both.plan({SHARED: ("  int second;", "  long second;")})
+    both.device = True
+    with pytest.raises(ForkError, match=f"{kernel} includes the changed {SHARED}, and CUDA is "):
+        both.plan({SHARED: ("a + 10", "a + 13")})
 
 
 BOUND = "torch/csrc/Bound.cpp"

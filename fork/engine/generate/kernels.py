@@ -17,6 +17,7 @@ from fork.engine.generate.nodes import changed_list, operator
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import install_headers, write
 from fork.errors import UNSEEN, ForkError, refuse_all
+from fork.refusals import Refusal
 from fork.upstream import LOADER, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
@@ -53,11 +54,11 @@ def kernels_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path
     places: dict[str, str] = {}
     for schema, line in changed.items():
         name = schema.partition("(")[0]
-        for key, why in _changes(base, name, _parsed(theirs[schema]), _parsed(ours[schema])):
+        for key, what, why in _changes(base, name, _parsed(theirs[schema]), _parsed(ours[schema])):
             place = f"{NATIVE_FUNCTIONS}:{line + _line(ours[schema], key)}"
             places[dispatch(_parsed(ours[schema])).get(key, "").rpartition("::")[2]] = place
             if why:
-                problems.append(f"{place} {why}")
+                problems.append(why.of(place=place, what=what))
             elif (OTHERS if tree.device else DEVICES).search(key):
                 stays = base.cuda and "CUDA" in key
                 left = STAYS if stays else f"torch {base.version} was built without it"
@@ -108,31 +109,30 @@ def _line(entry: str, key: str) -> int:
     return next((n for n, row in enumerate(entry.splitlines()) if named.match(row)), 0)
 
 
-def _changes(base: Base, name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys whose kernel differs, each with why a fork cannot have that, or nothing."""
+def _changes(
+    base: Base, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Iterator[tuple[str, str, Refusal | None]]:
+    """The keys whose kernel differs, what differs, and why a fork cannot have that."""
     old, new = dispatch(before), dispatch(after)
-    yield from (
-        (key, f"no longer has `{key}: {old[key]}` of {name}, which the base has registered")
-        for key in old
-        if key not in new
-    )
+    for key in (key for key in old if key not in new):
+        yield key, f"`{key}: {old[key]}` of {name}", Refusal.NO_LONGER_REGISTERED
     structured = before.get("structured") or "structured_delegate" in before
     for key, kernel in new.items():
         if kernel == old.get(key):
             continue
         what, added = f"`{key}: {kernel}` of {name}", key not in old
-        why = ""
+        why: Refusal | None = None
         if structured and CLASSES.fullmatch(key):
-            why = f"{what} is a structured kernel, for which PyTorch generates a class: change what its function does"
+            why = Refusal.STRUCTURED
         elif added and (key in IMPLICIT or not (structured or set(old).difference(IMPLICIT))):
-            why = f"{what} gives the operator another autograd, and the base's would stay"
+            why = Refusal.OTHER_AUTOGRAD
         elif added and key.startswith("Composite") and name.partition(".")[0].endswith("_") and "Meta" not in new:
-            why = f"{what} would take the place of the Meta kernel that PyTorch generated, which would stay"
+            why = Refusal.OTHER_META
         elif added and f"aoti_torch_{key.lower()}_{name.replace('.', '_')}(" in (
             base.read(SHIM.format(key.lower())) or ""
         ):
-            why = f"{what} is new, and what AOTInductor has compiled calls another"
-        yield key, why
+            why = Refusal.NEW_FOR_AOTINDUCTOR
+        yield key, what, why
 
 
 def _sources(made: Path, wanted: Sequence[tuple[str, str]]) -> dict[Text, str]:
@@ -143,7 +143,7 @@ def _sources(made: Path, wanted: Sequence[tuple[str, str]]) -> dict[Text, str]:
         text = file.read_text() if file.is_file() else ""
         names = [name for other, name in wanted if other == key]
         if lost := next((name for name in names if f'm.impl("{name}"' not in text), None):
-            raise ForkError(f"{NATIVE_FUNCTIONS} changes {lost}, of which PyTorch generates no kernel for {key}")
+            raise ForkError(Refusal.NO_KERNEL.of(path=NATIVE_FUNCTIONS, name=lost, key=key))
         of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
         found[Text(f"aten/src/ATen/{file.name}", None, text)] = f"registers {of}, changed in its entry"
     return found
@@ -162,9 +162,7 @@ def _headers(base: Base, made: Path, own: Path, known: set[str]) -> tuple[list[s
             header.unlink()
             continue
         if lost := next((line for line in sorted(gone - new) if not known & set(re.findall(r"\w+", line))), None):
-            raise ForkError(
-                f"PyTorch's generators make another ATen/ops/{header.name} than the wheel has, without `{lost}`"
-            )
+            raise ForkError(Refusal.OTHER_HEADER.of(header=f"ATen/ops/{header.name}", line=lost))
         found.append(f"ATen/ops/{header.name}")
         names |= set(CALLED.findall("\n".join(gone ^ new))) & set(CALLED.findall(before))
         write(own, found[-1], text)

@@ -15,6 +15,7 @@ from fork.engine.generate import generators
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
+from fork.refusals import Refusal
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls
 
@@ -89,10 +90,7 @@ class Nodes:
         for schema, line in self.changed.items():
             name = schema.partition("(")[0]
             if name not in registered:
-                raise ForkError(
-                    f"{DERIVATIVES}:{line} changes {name}, whose autograd kernel PyTorch does not generate: "
-                    "what the entry says would not run"
-                )
+                raise ForkError(Refusal.NO_AUTOGRAD_KERNEL.of(place=f"{DERIVATIVES}:{line}", name=name))
 
 
 def structs(header: str) -> dict[str, str]:
@@ -141,13 +139,10 @@ def changed_list(base: Base, tree: Tree, path: str, text: str | None) -> tuple[s
             merged = f"{merged.rstrip()}\n\n{entry}"
             if (name := schema.partition("(")[0]) in operators:
                 if path == NATIVE_FUNCTIONS:
-                    raise ForkError(f"{path}:{line} adds {name}, which torch {base.version} has: give it another name")
+                    raise ForkError(Refusal.KNOWN_ENTRY.of(place=f"{path}:{line}", name=name, version=base.version))
                 found[schema] = line
             continue
         if yamls.code(theirs.get(schema, "")) != yamls.code(start[schema]):
-            raise ForkError(
-                f"{path}:{line} changes an entry that torch {base.version} has otherwise: "
-                "rebase the branch onto the release's tag"
-            )
+            raise ForkError(Refusal.OTHER_ENTRY.of(place=f"{path}:{line}", version=base.version))
         merged, found[schema] = merged.replace(theirs[schema], entry), line
     return merged, found

@@ -25,6 +25,7 @@ from fork.engine.replace.search import Replaced, Replacement
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
+from fork.refusals import Refusal
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.kinds import Rewrite
@@ -83,15 +84,12 @@ def replace_sources(
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):
         if late := libraries.late(path):
-            raise ForkError(f"{path} is of {late}, which is loaded after the fork's libraries and takes their place")
+            raise ForkError(Refusal.LATE_LIBRARY.of(path=path, library=late))
         if tree.elsewhere(path) and not libraries.has_source(path):
             print(f"left out {path}: torch {base.version} was built without it", flush=True)
             del sources[path]
         elif path.endswith(".cu") and not toolkit:
-            raise ForkError(
-                f"{path} changes code of the GPU, which nvcc has to compile, and CUDA is {chosen}: "
-                "`--cuda off` leaves the GPU as it is"
-            )
+            raise ForkError(Refusal.NO_NVCC.of(path=path, cuda=chosen))
     return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 

@@ -24,9 +24,10 @@ from fork.engine.replace.headers import WORD, Names, changed_names, generated
 from fork.engine.replace.hidden import is_other, leading
 from fork.engine.replace.jumps import jumping
 from fork.engine.replace.locals import file_of, named
-from fork.engine.replace.trace import CHANGED, NAMES, ONCE, SUPPLIED, Source, Trace, say
+from fork.engine.replace.trace import CHANGED, NAMES, SAYS, SUPPLIED, Source, Trace, say
 from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
+from fork.refusals import Refusal
 from fork.upstream import DERIVATIVES
 from fork.weave.declarations import redeclared
 from fork.weave.definitions import only_bodies
@@ -94,7 +95,7 @@ class Replacement:
         self._refuse_callers(found.callers)
         own = {name for _, one in self._trace.objects() for name in one.defined}
         self._problems += [
-            f"{source.path} uses `{called(name)}`, which the base hides so that nothing else reaches it"
+            Refusal.HIDDEN_ELSEWHERE.of(path=source.path, name=called(name))
             for source, name in found.missing
             if name not in own
         ]
@@ -139,7 +140,7 @@ class Replacement:
             elif self._compiles(path):
                 self._add(self._tree.text(path), why)
             elif path.endswith(SUFFIX) and self._libraries.gpu:
-                self._problems.append(f"{path} {why}, and CUDA is {self._compiler.lacking}")
+                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
         self._add_makers()
         self._add_kernels()
         refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
@@ -171,11 +172,8 @@ class Replacement:
     def _refuse_generated(self, headers: Sequence[str], including: Sequence[str]) -> None:
         """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
         for template, found in self._included(including)[:1]:
-            way = "" if found in headers else f", by {found},"
-            self._problems.append(
-                f"{headers[0]} is included{way} by {template.name}, of which PyTorch's build generates code: "
-                "change a source instead"
-            )
+            way = found if found in headers else f"{found} and so {headers[0]}"
+            self._refuse(Refusal.GENERATED, headers=way, template=template.name)
 
     def _compiles(self, path: str) -> bool:
         """Whether a file is a source that the base was made of, and for which there is a compiler."""
@@ -190,7 +188,7 @@ class Replacement:
         if self._libraries.has_source(path) and alone:
             print(f"left out {path}: it {why}, and {STAYS}", flush=True)
         elif self._libraries.has_source(path):
-            self._problems.append(f"{path} {why}, where more than functions differs: leave out --cuda off")
+            self._refuse(Refusal.TYPE_OF_GPU, path=path, why=why)
 
     def _declares(self, header: str, text: str) -> bool:
         """Whether a change is of functions alone that a header declares for the code of formulas; their operators'
@@ -203,20 +201,14 @@ class Replacement:
             return False
         change = redeclared(self._tree.checkout.read_at(self._tree.since, header) or "", text)
         if change.other:
-            self._problems.append(
-                f"{header}:{change.other[1]} changes `{change.other[0]}`, which generated code may use without a name: "
-                "change declarations of functions alone"
-            )
+            self._refuse(Refusal.NAMELESS, place=f"{header}:{change.other[1]}", what=change.other[0])
         programs = [file for file in self._libraries.generators if file.suffix == ".py"]
         fixed = {
             word for file in (*programs, *(file for file, _ in templates)) for word in WORD.findall(file.read_text())
         }
         for name, line in change.names.items():
             if name in fixed:
-                self._problems.append(
-                    f"{header}:{line} declares {name} otherwise, which PyTorch's generators write beside formulas too: "
-                    "declare a function of another name"
-                )
+                self._refuse(Refusal.BESIDE_FORMULAS, place=f"{header}:{line}", name=name)
             for operator in self._nodes.calling(name):
                 self._nodes.reasons.setdefault(operator, f"calling {name}")
         self._declared |= {name: f"{header}:{line}" for name, line in change.names.items()}
@@ -227,9 +219,9 @@ class Replacement:
             declared = self._kernels.names if why == NAMES else self._declared
             self._sources[text.path] = Source(text, why, self._compiler, declared)
             for _, head in dropped(text.before or text.after, text.after):
-                self._problems.append(f"{text.path} no longer has `{head}`, which the base has registered")
+                self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
-                self._problems.append(f"{text.path}:{text.line(place)} `{head}` {ONCE}")
+                self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=SAYS)
 
     def _add_makers(self) -> None:
         """The sources that make a node by hand which saves other values now."""
@@ -253,7 +245,7 @@ class Replacement:
             elif self._compiles(path) and (calls or not code):
                 self._add(self._tree.text(path), NAMES)
             elif calls:
-                self._problems.append(f"{path} {NAMES}, and CUDA is {self._compiler.lacking}")
+                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=NAMES, cuda=self._compiler.lacking)
 
     def _generate(self) -> None:
         """Makes the nodes and kernels again that call a changed formula, or whose entry is changed."""
@@ -270,10 +262,8 @@ class Replacement:
         if (count := sources + operators) > self._limit:
             nodes = f" and the nodes of {operators} operator{'s' if operators > 1 else ''}" if operators else ""
             minutes = (sources * 12 + device * 48 + operators * 2) // 60 + 1
-            raise ForkError(
-                f"{sources} source{'s' if sources != 1 else ''}{nodes} have to be compiled, about {minutes} minutes of "
-                f"a core's time: `--many {count}` allows it"
-            )
+            what = f"{sources} source{'s' if sources != 1 else ''}{nodes}"
+            raise ForkError(Refusal.TOO_MANY.of(what=what, minutes=minutes, count=count))
 
     def _compile(self) -> None:
         """Brings every source's object, and the one of its text before where something has to be compared."""
@@ -315,7 +305,7 @@ class Replacement:
             changed = ", ".join(f"{DERIVATIVES}:{line}" for line in self._nodes.changed.values())
             error = re.sub(r"^.*?error: ", "", failed.error)
             raise ForkError(f"{changed or 'the nodes'} gives code that does not compile for the wheel: {error}")
-        self._problems.append(f"{source.path} {source.why} and does not compile for the wheel: {self._missing(failed)}")
+        self._refuse(Refusal.NOT_COMPILED, path=source.path, why=source.why, error=self._missing(failed))
 
     def _missing(self, failed: Failed) -> str:
         """The compiler's error, and of a header of another project what brings it: a submodule, or a package."""
@@ -346,8 +336,11 @@ class Replacement:
             why = "is a variable" if data else "cannot become a jump there"
             why = "is declared otherwise" if word in self._declared else why
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
-            what = f"is hidden in {inside} and {why}, so {where} would still use the base's: give it another name"
-            self._problems.append(say(source, name, what, self._declared.get(word, "")))
+            what = say(source, name, self._declared.get(word, ""))
+            self._refuse(Refusal.HIDDEN, what=what, library=inside, why=why, user=where)
+
+    def _refuse(self, refusal: Refusal, **words: object) -> None:
+        self._problems.append(refusal.of(**words))
 
     def _words_of(self, path: str) -> set[str]:
         if path not in self._known_words:

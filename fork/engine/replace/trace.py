@@ -26,12 +26,13 @@ from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
 from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
+from fork.refusals import Refusal
 from fork.weave.definitions import concerned, defined
 from fork.weave.registrations import NAME, left
 from fork.weave.scan import code_of
 
 CHANGED = "changed"
-ONCE = "can be registered only once, and the branch changes what it registers"
+SAYS = "the branch changes what it registers"
 NAMES = "names a function that a generated header declares otherwise"
 # The names of what no other file sees.
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
@@ -359,7 +360,7 @@ class Trace:
         if one.where[name] in one.kernels and {source.path} >= set(self._naming(identifier(name))):
             # The base launches its own kernel, which nobody else names.
             if name in held.exported and not symbol.hidden:
-                self._problems.append(say(source, name, "would be launched by the base's code too: take nvcc 12.8"))
+                self._problems.append(Refusal.LAUNCHED.of(what=say(source, name)))
             return
         if (
             differs
@@ -368,7 +369,7 @@ class Trace:
             and name in held.exported
             and (symbol.hidden or name in held.bound)
         ):
-            self._problems.append(say(source, name, "is bound to the base's own definition inside its library"))
+            self._problems.append(Refusal.BOUND.of(what=say(source, name)))
 
     def _trace_node(self, name: str, held: Held) -> None:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
@@ -379,7 +380,7 @@ class Trace:
             again = self.covered(caller, list(self._sources.values()))
             constructed = who.endswith(f"::{node}::{node}")
             if constructed or (not again and (parts or node in self._nodes.unlike)):
-                self._problems.append(f"{node} is also made by the base's {who}, which is not compiled again")
+                self._problems.append(Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who))
 
     def _trace_left(self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]) -> None:
         """What the base has registered, and the source does not register again, must lead to nothing that differs."""
@@ -390,11 +391,9 @@ class Trace:
             place, head = source.left[int(found[1])]
             line = source.text.line(place)
             state = one.state_of(one.reached(section, leaves))
-            if section in differing:
-                self._problems.append(f"{source.path}:{line} `{head}` {ONCE}")
-            elif state:
-                uses = f"it uses `{called(state[0].rpartition('.')[2])}`"
-                self._problems.append(f"{source.path}:{line} `{head}` can be registered only once, and {uses}")
+            if section in differing or state:
+                why = SAYS if section in differing else f"it uses `{called(state[0].rpartition('.')[2])}`"
+                self._problems.append(Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why))
 
     def _trace_start(self, source: Source, one: Object, held: Held) -> None:
         """What runs when the process starts has run in the base already: it must neither register nor build again."""
@@ -408,23 +407,19 @@ class Trace:
             todo += [name for name in inner if name in one.nodes and name not in seen]
         for name in sorted(calls):
             if REGISTERS.search(called(name)) and not AGAIN.match(called(name)):
-                self._problems.append(
-                    f"{source.path} calls `{called(name)}` when the process starts, which the base has done already"
-                )
+                self._problems.append(Refusal.STARTS.of(path=source.path, name=called(name)))
         for name in sorted(names & one.defined.keys() & held.exported) if calls else ():
             if one.defined[name].data and one.nodes[one.where[name]].state:
-                self._problems.append(
-                    say(source, name, "is built when the process starts, which the base has done already")
-                )
+                self._problems.append(Refusal.BUILT_AT_START.of(what=say(source, name)))
 
 
-def say(source: Source, name: str, what: str, place: str = "") -> str:
-    """A sentence about a symbol of a source, with its line there or another place."""
+def say(source: Source, name: str, place: str = "") -> str:
+    """A symbol of a source, with its line there or another place."""
     if place:
-        return f"{place} `{called(name)}` {what}"
+        return f"{place} `{called(name)}`"
     found = re.search(rf"\b{re.escape(identifier(name))}\b", source.code)
     line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
-    return f"{source.path}:{line} `{called(name)}` {what}"
+    return f"{source.path}:{line} `{called(name)}`"
 
 
 def is_of(caller: Caller, path: str) -> bool:

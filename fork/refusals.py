@@ -1,0 +1,71 @@
+"""Why a change of PyTorch's own code is not built for a wheel: each reason's name and sentence.
+
+The guide's list is made of these (`python -m bench.refusals`). What stands in braces is filled in.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Refusal(Enum):
+    """One reason. Those up to TOO_MANY are told by the texts, before anything is compiled."""
+
+    OTHER_LINES = (
+        "{place} is changed by the branch, and the wheel's release has other lines there: "
+        "rebase the branch onto the release's tag"
+    )
+    OTHER_ENTRY = (
+        "{place} changes an entry that torch {version} has otherwise: rebase the branch onto the release's tag"
+    )
+    KNOWN_ENTRY = "{place} adds {name}, which torch {version} has: give it another name"
+    KNOWN_NODE = (
+        "{path} adds an operator whose node {node} would take the place of the base's: "
+        "give the operator a name of its own"
+    )
+    OTHER_HEADER = "PyTorch's generators make another {header} than the wheel has, without `{line}`"
+    NO_AUTOGRAD_KERNEL = (
+        "{place} changes {name}, whose autograd kernel PyTorch does not generate: what the entry says would not run"
+    )
+    NO_KERNEL = "{path} changes {name}, of which PyTorch generates no kernel for {key}"
+    STRUCTURED = (
+        "{place} {what} is a structured kernel, for which PyTorch generates a class: change what its function does"
+    )
+    OTHER_AUTOGRAD = "{place} {what} gives the operator another autograd, and the base's would stay"
+    OTHER_META = "{place} {what} would take the place of the Meta kernel that PyTorch generated, which would stay"
+    NEW_FOR_AOTINDUCTOR = "{place} {what} is new, and what AOTInductor has compiled calls another"
+    GENERATED = "{template}, of which PyTorch's build generates code, includes {headers}: change a source instead"
+    NAMELESS = (
+        "{place} changes `{what}`, which generated code may use without a name: change declarations of functions alone"
+    )
+    BESIDE_FORMULAS = (
+        "{place} declares {name} otherwise, which PyTorch's generators write beside formulas too: "
+        "declare a function of another name"
+    )
+    LATE_LIBRARY = "{path} is of {library}, which is loaded after the fork's libraries and takes their place"
+    NO_NVCC = (
+        "{path} changes code of the GPU, which nvcc has to compile, and CUDA is {cuda}: "
+        "`--cuda off` leaves the GPU as it is"
+    )
+    NO_NVCC_FOR_USER = "{path} {why}, and CUDA is {cuda}"
+    TYPE_OF_GPU = "{path} {why}, where more than functions differs: leave out --cuda off"
+    LIST_OF_A_STACK = (
+        "{path} adds entries to {name}, and whoever uses that list has to be compiled: "
+        "build the branch from a checkout, by --checkout"
+    )
+    NO_LONGER_REGISTERED = "{place} no longer has {what}, which the base has registered"
+    REGISTERED_ONCE = "{place} `{head}` can be registered only once, and {why}"
+    TOO_MANY = "{what} have to be compiled, about {minutes} minutes of a core's time: `--many {count}` allows it"
+
+    NOT_COMPILED = "{path} {why} and does not compile for the wheel: {error}"
+    HIDDEN = "{what} is hidden in {library} and {why}, so {user} would still use the base's: give it another name"
+    HIDDEN_ELSEWHERE = "{path} uses `{name}`, which the base hides so that nothing else reaches it"
+    BOUND = "{what} is bound to the base's own definition inside its library"
+    LAUNCHED = "{what} would be launched by the base's code too: take nvcc 12.8"
+    NODE_MADE_ELSEWHERE = "{node} is also made by the base's {user}, which is not compiled again"
+    STARTS = "{path} calls `{name}` when the process starts, which the base has done already"
+    BUILT_AT_START = "{what} is built when the process starts, which the base has done already"
+
+    def of(self, **words: object) -> str:
+        """The sentence with these words."""
+        return str(self.value).format(**words)

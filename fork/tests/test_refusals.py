@@ -1,0 +1,89 @@
+"""The reasons why a change is not built: one list, of which the tool tells each; and those that no build here meets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fork.checkout.changed import Text, Tree
+from fork.engine.binary.callers import Caller, Held
+from fork.engine.generate.kernels import _headers
+from fork.engine.replace.trace import CHANGED, Source, Trace
+from fork.errors import ForkError
+from fork.folders import PACKAGE
+from fork.refusals import Refusal
+from fork.tests.helpers import commit, committed, git, write
+from fork.tests.test_objects import compiled
+from fork.tests.tiny import UPSTREAM
+
+TESTS = " ".join(" ".join(path.read_text() for path in sorted(PACKAGE.glob("tests/test_*.py"))).split())
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_the_tool_tells_each_and_a_test_meets_it(refusal: Refusal) -> None:
+    code = " ".join(path.read_text() for path in PACKAGE.rglob("*.py") if "tests" not in path.parts)
+    assert f"Refusal.{refusal.name}" in code
+    words = max(re.split(r"\{\w+\}", refusal.value), key=len).split()
+    assert any(" ".join(words[n : n + 3]) in TESTS for n in range(max(1, len(words) - 2)))
+
+
+@pytest.mark.parametrize("room", ["replace", "generate"])
+def test_no_reason_stands_elsewhere(room: str) -> None:
+    for path in (PACKAGE / "engine" / room).glob("*.py"):
+        assert not re.search(r"problems\.append\(\s*f?\"", path.read_text()), path
+
+
+def test_lines_that_the_release_has_otherwise(tmp_path: Path) -> None:
+    path = "aten/src/ATen/native/One.cpp"
+    root = committed(tmp_path, {**UPSTREAM, path: "int a;\nint b;\nint c;\n"})
+    start = git(root, "rev-parse", "HEAD").strip()
+    commit(root, {path: "int a;\nint b_of_release;\nint c;\n"}, "release")
+    git(root, "tag", "v2.13.0")
+    tree = Tree.of(root, start, "2.13.0+cpu", "")
+    assert tree.merged(path, "int a;\nint b;\nint c;\nint d;\n") == "int a;\nint b_of_release;\nint c;\nint d;\n"
+    with pytest.raises(ForkError, match=f"^{path}:2 is changed by the branch, and the wheel's release has other lines"):
+        tree.merged(path, "int a;\nint b_of_branch;\nint c;\n")
+
+
+def test_a_header_that_the_generators_make_otherwise(tmp_path: Path) -> None:
+    """Where this torchgen is not the one that the wheel was made with."""
+    base: Any = SimpleNamespace(torch=tmp_path / "torch")
+    write(tmp_path, {"torch/include/ATen/ops/mm.h": "int mm(int a);\nint old(int a);\n"})
+    write(tmp_path, {"made/aten/ops/mm.h": "int mm(int a);\nint mine(int a);\n"})
+    with pytest.raises(ForkError, match=r"generators make another ATen/ops/mm.h than the wheel has, .* `int old\(int"):
+        _headers(base, tmp_path / "made", tmp_path / "own", {"mine"})
+
+
+NODE = "_ZTVN5torch8autograd9generated11MmBackward0E"
+TRACED = """
+int launches(int a) { return a; }
+namespace torch::autograd::generated {
+struct MmBackward0 { virtual int apply(); };
+int MmBackward0::apply() { return 1; }
+}
+"""
+
+
+def test_what_the_base_launches_or_makes(tmp_path: Path) -> None:
+    """A kernel that an older nvcc shows to other libraries; a node that code makes which is not compiled again."""
+    one = compiled(tmp_path / "one.o", TRACED)
+    one.kernels = {one.where["_Z8launchesi"]}
+    user = Caller("_ZN5torch8autograd6custom4makeEv", "", "libtorch_cpu.so")
+    held = Held(exported={"_Z8launchesi"})
+    held.users[NODE].append(user)
+    libraries: Any = SimpleNamespace(held=lambda *_: held, files={})
+    compiler: Any = None
+    source = Source(Text("aten/One.cu", None, TRACED), CHANGED, compiler)
+    source.new.append(one)
+    source.old.append(None)
+    problems: list[str] = []
+    nodes: Any = SimpleNamespace(unlike={"MmBackward0": ""})
+    Trace(libraries, {source.path: source}, set(), {}, problems, nodes, lambda _: ["aten/One.cu"]).run()
+    assert "aten/One.cu:2 `launches` would be launched by the base's code too: take nvcc 12.8" in problems
+    assert (
+        "MmBackward0 is also made by the base's torch::autograd::custom::make, which is not compiled again" in problems
+    )
