@@ -12,7 +12,8 @@ import pytest
 from fork.checkout.changed import Text
 from fork.engine.binary.callers import Caller, Held, Place
 from fork.engine.compile import toolchain
-from fork.engine.replace.trace import CHANGED, Source, Trace
+from fork.engine.replace.source import CHANGED, Source
+from fork.engine.replace.trace import Trace
 from fork.tests.test_objects import compiled
 
 # A library that ends inside a page, and one hole near it: right above, below, or farther than a jump reaches.
@@ -66,5 +67,5 @@ def test_who_relies_on_the_registers_of_a_function(name: str, how: str, jumps: b
     source = Source(Text("aten/One.cpp", REGISTERED + FUNCTIONS, REGISTERED + FUNCTIONS), CHANGED, compiler)
     source.new.append(compiled(tmp_path / "one.o", FUNCTIONS))
     libraries: Any = SimpleNamespace(held=lambda *_: held)
-    trace = Trace(libraries, {source.path: source}, set(), {}, [], None, lambda _: ())
+    trace = Trace(libraries, [source], set(), {}, None, lambda _: ())
     assert trace.jump(source, symbol) == jumps == (symbol in trace.jumps)

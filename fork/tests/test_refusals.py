@@ -12,7 +12,8 @@ import pytest
 from fork.checkout.changed import Text, Tree
 from fork.engine.binary.callers import Caller, Held
 from fork.engine.generate.kernels import _headers
-from fork.engine.replace.trace import CHANGED, Source, Trace
+from fork.engine.replace.source import CHANGED, Source
+from fork.engine.replace.trace import Trace
 from fork.errors import ForkError
 from fork.folders import PACKAGE
 from fork.refusals import Refusal
@@ -80,9 +81,8 @@ def test_what_the_base_launches_or_makes(tmp_path: Path) -> None:
     source = Source(Text("aten/One.cu", None, TRACED), CHANGED, compiler)
     source.new.append(one)
     source.old.append(None)
-    problems: list[str] = []
     nodes: Any = SimpleNamespace(unlike={"MmBackward0": ""})
-    Trace(libraries, {source.path: source}, set(), {}, problems, nodes, lambda _: ["aten/One.cu"]).run()
+    problems = Trace(libraries, [source], set(), {}, nodes, lambda _: ["aten/One.cu"]).run().problems
     assert "aten/One.cu:2 `launches` would be launched by the base's code too: take nvcc 12.8" in problems
     assert (
         "MmBackward0 is also made by the base's torch::autograd::custom::make, which is not compiled again" in problems

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
 
-from fork.checkout.changed import Text
 from fork.engine.binary.callers import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
@@ -20,22 +18,15 @@ from fork.engine.binary.objects import (
     led_to,
     local,
     plain,
-    readable,
 )
-from fork.engine.compile.compiler import Compiler, Unit
-from fork.engine.generate.nodes import GENERATED, Nodes, holder, node_of
+from fork.engine.generate.nodes import Nodes, holder, node_of
 from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
+from fork.engine.replace.source import Source
 from fork.refusals import Refusal
-from fork.weave.definitions import concerned, defined
-from fork.weave.registrations import NAME, left
-from fork.weave.scan import code_of
+from fork.weave.registrations import NAME
 
-CHANGED = "changed"
 SAYS = "the branch changes what it registers"
-NAMES = "names a function that a generated header declares otherwise"
-# The names of what no other file sees.
-INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
 # Of a class, whose functions or name it refers to.
 TABLE = re.compile(r"_ZT[VIST]")
 # What is done once, by its name, and what takes the place of what was done before.
@@ -48,128 +39,36 @@ AGAIN = re.compile(
 SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
 
-@dataclass
-class Source:
-    """A file that is compiled whole: why, its text before and after, and the objects of both."""
-
-    text: Text
-    why: str
-    compiler: Compiler
-    declared: Collection[str] = ()  # functions that a header declares otherwise
-    new: list[Object] = field(default_factory=list)
-    old: list[Object | None] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        return self.text.path
-
-    @property
-    def generated(self) -> bool:
-        """Whether PyTorch's generators made it of formulas, and the checkout has no such file."""
-        return self.path.startswith(GENERATED)
-
-    def units(self) -> list[Unit]:
-        """The runs of the compiler for the text to be."""
-        return self.compiler.units(self.path, self._divided[0])
-
-    @property
-    def left(self) -> list[tuple[int, str]]:
-        """The registrations that stay the base's."""
-        return self._divided[1]
-
-    @cached_property
-    def _divided(self) -> tuple[str, list[tuple[int, str]]]:
-        return (self.text.after, []) if self.text.before is None else left(self.text.after, self.text.before)
-
-    @cached_property
-    def code(self) -> str:
-        return code_of(self.text.after)
-
-    @cached_property
-    def words(self) -> set[str]:
-        return set(re.findall(r"\w+", self.code))
-
-    @cached_property
-    def gone(self) -> set[str]:
-        """The words of the text before, in strings too, that it has no longer."""
-        before, after = (set(re.findall(r"\w+", text or "")) for text in (self.text.before, self.text.after))
-        return before - after
-
-    @cached_property
-    def _defined(self) -> set[str] | None:
-        return defined(self.text.before or "", self.text.after)
-
-    @cached_property
-    def _concerned(self) -> set[str] | None:
-        return concerned(self.text.before or "", self.text.after, self.declared)
-
-    def differing(self, n: int, alone: bool) -> set[str]:
-        """The sections of an object that the branch changes; with `alone`, no header can change what has no word of
-        it."""
-        one, old = self.new[n], self.old[n] if self.old else self.new[n]
-        if old is None and self.text.before is None:
-            return set(one.nodes)
-        # Without an object to compare with, what a header has is left to all that include it.
-        found = changed_sections(one, old) if old else {name for name in one.nodes if not self.inherits(name, one)}
-        known = self.why == NAMES or (alone and self.why == CHANGED)
-        return {section for section in found if not known or self.concerns(section, one)}
-
-    def concerns(self, section: str, one: Object) -> bool:
-        """Whether the change of the text can concern a section: the function or variable that it holds."""
-        symbol = re.search(r"\b_Z\w+", section)
-        if symbol is None:
-            return True
-        if self._concerned is None:
-            return not self.inherits(section, one)
-        said = readable(plain(symbol[0]))
-        return any(word in said for word in self._concerned)
-
-    def inherits(self, section: str, one: Object) -> bool:
-        """Whether a section holds a function of a header that is not made of what the source itself defines."""
-        symbol = re.search(r"\b_Z\w+", section)
-        found = one.defined.get(symbol[0]) if symbol else None
-        # Of such a function, the compiler may have left a part of its own alone.
-        shared = found.binding != GLOBAL if found else symbol and not INTERNAL.search(symbol[0])
-        if not symbol or not shared or self._defined is None:
-            return False
-        said = readable(plain(symbol[0]))
-        # A macro can make `add_kernel` of `add`.
-        return not any(re.search(rf"(?<![^\W_]){word}(?![^\W_])", said) for word in self._defined)
-
-
 @dataclass(frozen=True)
 class Found:
-    """Who in the base reaches a symbol of a source that differs, and what a source calls and the base hides."""
+    """Who in the base reaches a symbol of a source that differs; what a source calls and the base hides; and what
+    would not run, or not everywhere."""
 
     callers: list[tuple[Source, str, Caller]] = field(default_factory=list)
     missing: list[tuple[Source, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
 class Trace:
-    """Looks at `sources` as they are at each call, and tells `problems` what would not run, or not everywhere.
-
-    `words` are those of the headers that the branch changes, but of those that only declare functions otherwise, where
-    `declared` names these, with their lines. `naming` tells the files that name a word.
-    """
+    """What a base makes of compiled sources; `naming` tells the files that name a word. The words and the functions
+    that the branch's headers declare otherwise are those of a decision (decide.py)."""
 
     def __init__(
         self,
         libraries: Libraries,
-        sources: Mapping[str, Source],
-        words: set[str],
+        sources: Sequence[Source],
+        words: Set[str],
         declared: Mapping[str, str],
-        problems: list[str],
         nodes: Nodes | None,
         naming: Callable[[str], Collection[str]],
     ) -> None:
-        self._libraries, self._sources, self._words, self._naming = libraries, sources, words, naming
-        self._declared = declared
-        self._problems, self._nodes = problems, nodes
+        self._libraries, self.sources, self._words, self._naming = libraries, sources, words, naming
+        self._declared, self._nodes = declared, nodes
         self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
         self.shared: set[str] = set()  # the variables that the sources define, and that are the base's
 
     def objects(self) -> Iterator[tuple[Source, Object]]:
-        for source in self._sources.values():
+        for source in self.sources:
             for one in source.new:
                 yield source, one
 
@@ -190,7 +89,7 @@ class Trace:
             if callers & inline <= reached:
                 break
             reached |= callers & inline
-        for source in self._sources.values():
+        for source in self.sources:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else None
                 self.shared |= {
@@ -263,7 +162,7 @@ class Trace:
     def jump_all(self) -> None:
         """Lets all functions jump that a changed source exports, whoever may have their addresses."""
         held = self.held()
-        for source in self._sources.values():
+        for source in self.sources:
             for one in () if source.generated else source.new:
                 shown = (name for name, symbol in one.defined.items() if symbol.binding == GLOBAL)
                 self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
@@ -278,7 +177,7 @@ class Trace:
 
     def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Those of them in sources that are not compiled."""
-        sources = list(self._sources.values())
+        sources = self.sources
         found = self._foreign(source, one, name, held)
         return [caller for caller in found if self._stays(caller, sources, held) or not self.covered(caller, sources)]
 
@@ -308,17 +207,17 @@ class Trace:
         for source, one in self.objects():
             for name in one.defined:
                 differs = one.where[name] in found[one]
-                self._trace_symbol(source, one, name, differs, held)
+                told.problems.extend(self._trace_symbol(source, one, name, differs, held))
                 callers = self.outside(source, one, name, held) if differs else ()
                 told.callers.extend((source, name, caller) for caller in callers)
-                self._trace_node(name, held)
-            self._trace_left(source, one, found[one], leaves)
-            self._trace_start(source, one, held)
+                told.problems.extend(self._trace_node(name, held))
+            told.problems.extend(self._trace_left(source, one, found[one], leaves))
+            told.problems.extend(self._trace_start(source, one, held))
             for name in sorted((one.undefined & held.hidden) - held.exported):
                 place = held.hides(name, one.python) or held.keeps(name, one.python)
                 if not place and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
-        sources = list(self._sources.values())
+        sources = self.sources
         for source, name in self._redeclared():
             callers = [caller for caller in held.direct.get(name, ()) if not self.covered(caller, sources)]
             told.callers.extend((source, name, caller) for caller in callers)
@@ -326,7 +225,7 @@ class Trace:
 
     def _redeclared(self) -> Iterator[tuple[Source, str]]:
         """The functions that a header declares otherwise, as they are now and were: whoever calls one is concerned."""
-        for source in self._sources.values() if self._declared else ():
+        for source in self.sources if self._declared else ():
             objects = [one for one in (*source.new, *source.old) if one]
             for name in sorted({name for one in objects for name in (*one.defined, *one.undefined)}):
                 if identifier(name) in self._declared:
@@ -335,7 +234,7 @@ class Trace:
     def _differing(self, held: Held) -> tuple[dict[Object, set[str]], Callable[[str], bool]]:
         """The sections of each object that the branch changes, and whether a name leads out of the objects."""
         differing: dict[Object, set[str]] = {}
-        for source in self._sources.values():
+        for source in self.sources:
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
                 differing[one] = source.differing(n, not self._words)
@@ -355,12 +254,12 @@ class Trace:
                     differing[one].add(one.where[name])
         return differing, leaves
 
-    def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> None:
+    def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> Iterator[str]:
         symbol = one.defined[name]
         if one.where[name] in one.kernels and {source.path} >= set(self._naming(identifier(name))):
             # The base launches its own kernel, which nobody else names.
             if name in held.exported and not symbol.hidden:
-                self._problems.append(Refusal.LAUNCHED.of(what=say(source, name)))
+                yield Refusal.LAUNCHED.of(what=say(source, name))
             return
         if (
             differs
@@ -369,20 +268,22 @@ class Trace:
             and name in held.exported
             and (symbol.hidden or name in held.bound)
         ):
-            self._problems.append(Refusal.BOUND.of(what=say(source, name)))
+            yield Refusal.BOUND.of(what=say(source, name))
 
-    def _trace_node(self, name: str, held: Held) -> None:
+    def _trace_node(self, name: str, held: Held) -> Iterator[str]:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
         node = node_of(name)
         for caller in held.users.get(name, ()) if node and self._nodes else ():
             assert self._nodes is not None
             who, parts = called(caller.name), holder(caller)
-            again = self.covered(caller, list(self._sources.values()))
+            again = self.covered(caller, self.sources)
             constructed = who.endswith(f"::{node}::{node}")
             if constructed or (not again and (parts or node in self._nodes.unlike)):
-                self._problems.append(Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who))
+                yield Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who)
 
-    def _trace_left(self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]) -> None:
+    def _trace_left(
+        self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]
+    ) -> Iterator[str]:
         """What the base has registered, and the source does not register again, must lead to nothing that differs."""
         for name, section in one.where.items():
             found = NAME.search(name)
@@ -393,9 +294,9 @@ class Trace:
             state = one.state_of(one.reached(section, leaves))
             if section in differing or state:
                 why = SAYS if section in differing else f"it uses `{called(state[0].rpartition('.')[2])}`"
-                self._problems.append(Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why))
+                yield Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why)
 
-    def _trace_start(self, source: Source, one: Object, held: Held) -> None:
+    def _trace_start(self, source: Source, one: Object, held: Held) -> Iterator[str]:
         """What runs when the process starts has run in the base already: it must neither register nor build again."""
         seen, todo, calls = set(), [name for name in one.nodes if name.startswith(".text.startup")], set[str]()
         names = {name for section in todo for name in one.nodes[section].names}
@@ -407,10 +308,10 @@ class Trace:
             todo += [name for name in inner if name in one.nodes and name not in seen]
         for name in sorted(calls):
             if REGISTERS.search(called(name)) and not AGAIN.match(called(name)):
-                self._problems.append(Refusal.STARTS.of(path=source.path, name=called(name)))
+                yield Refusal.STARTS.of(path=source.path, name=called(name))
         for name in sorted(names & one.defined.keys() & held.exported) if calls else ():
             if one.defined[name].data and one.nodes[one.where[name]].state:
-                self._problems.append(Refusal.BUILT_AT_START.of(what=say(source, name)))
+                yield Refusal.BUILT_AT_START.of(what=say(source, name))
 
 
 def say(source: Source, name: str, place: str = "") -> str:
