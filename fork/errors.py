@@ -23,11 +23,12 @@ SAID = 12  # reasons are told at most
 UNSEEN = "what the branch changes would not run, or not everywhere:"
 
 
-def refuse_all(problems: Sequence[str], head: str) -> None:
-    """One error that names all problems, if there are any; several stand below a head."""
+def refuse_all(problems: Sequence[str], head: str, alone: str = "{}") -> None:
+    """One error that names all problems, if there are any: several below a head, and one as `alone` says."""
     if problems := list(dict.fromkeys(problems)):
-        more = f"and {len(problems) - SAID} more" if problems[SAID:] else ""
-        raise ForkError("\n  ".join(filter(None, [head if problems[1:] else "", *problems[:SAID], more])))
+        more = [f"and {len(problems) - SAID} more"] if problems[SAID:] else []
+        several = "\n  ".join([head, *problems[:SAID], *more])
+        raise ForkError(several if problems[1:] else alone.replace("{}", problems[0]))
 
 
 @contextlib.contextmanager

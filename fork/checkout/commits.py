@@ -9,7 +9,7 @@ from fork.checkout.git import Checkout
 from fork.checkout.message import messages
 from fork.errors import ForkError
 from fork.series import Commit, Series
-from fork.weave import refuse, weave_state
+from fork.weave import refuse_unwoven, weave_state
 from fork.weave.kinds import New
 
 
@@ -34,7 +34,7 @@ def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
         texts, found = weave_state(state, series.anchors, checkout.read)
         problems += [problem for problem in found if problem not in problems]
         steps.append(Step(commit, texts, message))
-    refuse(problems)
+    refuse_unwoven(problems)
     return steps
 
 

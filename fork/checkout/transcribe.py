@@ -15,7 +15,7 @@ import yaml
 from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.digest import digest, tool_files
-from fork.errors import ForkError
+from fork.errors import refuse_all
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.kinds import Fragment, Place, Rewrite, places_of
@@ -265,12 +265,10 @@ def write(folder: Path, files: Mapping[str, str]) -> int:
     return written
 
 
-def refuse(left_out: Sequence[str], checkout: Checkout) -> None:
-    """One error that names everything that the stack cannot have."""
-    if left_out:
-        count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
-        head = f"{count} of {checkout.path} cannot be part of a stack; --added-only leaves them out and takes the rest:"
-        raise ForkError("\n  ".join([head, *left_out]))
+def refuse_left_out(left_out: Sequence[str], checkout: Checkout) -> None:
+    count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
+    head = f"{count} of {checkout.path} cannot be part of a stack; --added-only leaves them out and takes the rest:"
+    refuse_all(left_out, head, f"{head}\n  {{}}")
 
 
 def remembered(file: Path) -> Memory:

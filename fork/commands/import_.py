@@ -83,7 +83,7 @@ def _read(args: argparse.Namespace, tree: Path, memory: transcribe.Memory, whole
     writing = transcribe.stack_files(checkout, begun, found, memory, settings, whole)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
-        transcribe.refuse(writing.left_out, checkout)
+        transcribe.refuse_left_out(writing.left_out, checkout)
     for line in (*writing.told, *writing.left_out):
         print(f"left out {line}", file=sys.stderr, flush=True)
     return writing

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from fork.digest import digest
-from fork.errors import ForkError
+from fork.errors import refuse_all
 from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.edit import Edit
 from fork.weave.kinds import Fragment, Kind, New, Place, Rewrite
@@ -22,7 +22,7 @@ WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
 def weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> str:
     """The base with the fragment's pieces at their anchors, and not another byte changed."""
     edit = _weave(path, base, text, kind)
-    refuse(edit.problems)
+    refuse_unwoven(edit.problems)
     return edit.result()
 
 
@@ -35,7 +35,7 @@ def weave_all(
     that are not found exactly once, in all files, are named in one error.
     """
     woven, problems = weave_state(state, anchors, read)
-    refuse(problems)
+    refuse_unwoven(problems)
     return woven
 
 
@@ -102,10 +102,6 @@ def _in_rst(fragment: Fragment) -> Fragment:
     return replace(fragment, places=places)
 
 
-def refuse(problems: list[str]) -> None:
-    """Raises one error that names all problems, if there are any."""
-    if len(problems) == 1:
-        raise ForkError(f"{problems[0]}: see its anchor in stack/series.yaml")
-    if problems:
-        head = f"{len(problems)} places do not fit: see the anchors in stack/series.yaml"
-        raise ForkError("\n  ".join([head, *problems]))
+def refuse_unwoven(problems: Sequence[str]) -> None:
+    head = f"{len(problems)} places do not fit: see the anchors in stack/series.yaml"
+    refuse_all(problems, head, "{}: see its anchor in stack/series.yaml")
