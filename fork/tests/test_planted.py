@@ -73,6 +73,24 @@ inline int behind_it(int a) { return a + 11; }
 #define FORALL_ENTRIES(_) \\
   _(First)                \\
   _(Second)
+inline int divided(int a) {
+#if defined(WITH_ANOTHER)
+  if (a > 1) {
+#else
+  if (a > 0) {
+#endif
+    return 17;
+  }
+  return a;
+}
+template <typename T>
+struct Behind;
+template <typename T>
+struct Behind<T(int)> {
+  static constexpr int value = 18;
+};
+template <int n>
+inline std::enable_if_t<n == 1, int> enabled() { return 19; }
 #ifdef WITH_IT
 inline int conditional() { return 15; }
 #else
@@ -87,13 +105,14 @@ static void use() {
   std::printf("%d %d %d %d %d ", a, Trait<int>::value, kConstant, static_cast<int>(Kind::Second),
               static_cast<int>(kPlainSecond));
   std::printf("%d %d %d %s %s %d ", table()[0], lambda()(1), defaulted(1), literal(), raw(), separated(2000, '{'));
+  std::printf("%d %d %d ", divided(1), Behind<int(int)>::value, enabled<1>());
   std::printf("%d %d %s %d %d %d\\n", behind_it(1), OBJECT_LIKE, TEXT, 0 FORALL_ENTRIES(COUNT), conditional(),
               int(sizeof(Element)));
 }
 """
 HEADER, SOURCE, USER, MAIN = (f"{FOLDER}/{name}" for name in ("All.h", "Own.cpp", "User.cpp", "Main.cpp"))
 SHARED = f"{FOLDER}/Shared.h"
-API = '#pragma once\n#define API __attribute__((visibility("default")))\n'
+API = '#pragma once\n#include <type_traits>\n#define API __attribute__((visibility("default")))\n'
 # Stands in front of namespaces, without a semicolon.
 API += "#define DECLARE(name) void name();\n#define FORALL_OTHERS(_) _(other)\n"
 API += "namespace at::native {\nAPI void use_header();\nAPI void use_own();\nAPI void other();\nstruct API Registry {\n"
@@ -140,6 +159,9 @@ CHANGED = {
     "list macro": ("  _(Second)\n", "  _(Second) _(Fourth)\n"),
     "condition": ("#ifdef WITH_IT", "#ifndef WITH_IT"),
     "below a condition": ("return 16;", "return 36;"),
+    "a brace for each branch": ("return 17;", "return 37;"),
+    "behind such a function, of a type with arguments": ("value = 18", "value = 38"),
+    "a comparison in a type": ("return 19;", "return 39;"),
 }
 INSERTED = {
     "statement": ("  return a + 1;\n", "  a += 40;\n  return a + 1;\n"),

@@ -125,7 +125,7 @@ def _items(text: str) -> list[str]:
     """The definitions, declarations and directives of a source, outside of and directly in its namespaces, in their
     order; what stands in namespaces begins with their heads, in a line of their own."""
     there = scan(text)
-    code = there.bare
+    code = there.shape
     lines = [(line.start, there.said(line.start, line.end)) for line in there.directives]
     found = [(start, line) for start, line in lines if "#line" not in line]
     scopes: list[str] = []
@@ -169,12 +169,12 @@ def _goes_on(head: str) -> bool:
     """Whether what has this before its brace ends with a semicolon: a type or a variable, but no function."""
     head = _plain(head)
     outer = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", head))
-    return "(" not in head or bool(re.search(r"=(?!=)", re.sub(r"operator\s*[^\w\s(]+", "", outer)))
+    return "(" not in head or bool(re.search(r"(?<![=!<>])=(?!=)", re.sub(r"operator\s*[^\w\s(]+", "", outer)))
 
 
 def _head(item: str) -> str:
     """What an item has before its body or its value, and the sign that begins it."""
-    head = re.match(r"[^{=;]*[{=;]?", _plain(item))
+    head = re.match(r"(?:[=!<>]=|[^{=;])*[{=;]?", _plain(item).lstrip())
     assert head
     return head[0]
 

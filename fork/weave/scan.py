@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 QUIET = re.compile(
     r"""(?<!\w)(?:u8|[uUL])?R"(?P<mark>[^()\\\s]*)\(.*?\)(?P=mark)"
@@ -81,6 +82,25 @@ class Scan:
         return _blanked(self.code, self.directives)
 
     @cached_property
+    def shape(self) -> str:
+        """The bare code, in which every brace has its counterpart: of the branches of a condition that open or close
+        one, the first has them."""
+        found = list(self.bare)
+        branches: list[list[int]] = []  # of each open condition, where its branches begin
+        for one in self.directives:
+            if one.kind in OPENS:
+                branches.append([one.end])
+            elif one.kind in TURNS and branches:
+                branches[-1].append(one.end)
+            elif one.kind == "endif" and branches:
+                begins = branches.pop()
+                parts = ["".join(found[a:b]) for a, b in pairwise([*begins, one.start])]
+                if any(part.count("{") != part.count("}") for part in parts):
+                    later = begins[1] if begins[1:] else one.start
+                    found[later : one.start] = re.sub("[{}]", " ", "".join(found[later : one.start]))
+        return "".join(found)
+
+    @cached_property
     def directives(self) -> list[Span]:
         # In a comment of several lines a directive goes on.
         flat = _blanked(self.text, self.quiet, r"(?s:.)")
@@ -133,10 +153,10 @@ class Scan:
         offsets: list[int] = []
         heads: list[tuple[str, ...]] = [()]
         last = 0
-        marks = [Span(found.start(), found.end(), found[0]) for found in re.finditer("[{};]", self.bare)]
+        marks = [Span(found.start(), found.end(), found[0]) for found in re.finditer("[{};]", self.shape)]
         for mark in sorted([*marks, *self.directives], key=lambda one: one.start):
             if mark.kind == "{":
-                head = self.bare[last : mark.start]
+                head = self.shape[last : mark.start]
                 opened.append(" ".join(FRONT.sub("", head, count=1).split()))
             elif mark.kind == "}" and opened:
                 opened.pop()
