@@ -195,21 +195,15 @@ def base(made: Base, monkeypatch: pytest.MonkeyPatch) -> Iterator[Base]:
 NODES = f"{GENERATED}Functions.cpp"
 EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
     "a hidden formula": (
-        [
-            (MANUAL, "grad / by", "grad / by / 2"),
-        ],
+        [(MANUAL, "grad / by", "grad / by / 2")],
         {f"{MANUAL} (changed)"},  # The node and the kernel stay: the base's copy jumps to the new one.
     ),
     "what all kernels call": (
-        [
-            (CHECKED, "a < 0 ? 0 : a", "a < 0 ? 0 : a + 1"),
-        ],
+        [(CHECKED, "a < 0 ? 0 : a", "a < 0 ? 0 : a + 1")],
         {f"{CHECKED} (changed)"},
     ),
     "a node that others make too": (
-        [
-            (MANUAL, "grad / 5", "grad / 6"),
-        ],
+        [(MANUAL, "grad / 5", "grad / 6")],
         {f"{MANUAL} (changed)"},
     ),
     "a signature": (
@@ -222,15 +216,10 @@ EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
             ),
             (DERIVATIVES, "third_backward(grad)", "third_backward(grad, 4)"),
         ],
-        {
-            f"{MANUAL} (changed)",
-            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
-        },
+        {f"{MANUAL} (changed)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
     ),
     "an argument's default": (
-        [
-            (DECLARED, "by = 2", "by = 4"),
-        ],
+        [(DECLARED, "by = 2", "by = 4")],
         {f"{NODES} (the 1 node of half, calling half_backward)"},
     ),
     "an argument's default, which the formula of a new operator takes too": (
@@ -254,10 +243,7 @@ EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
             (MANUAL, "int fifth", "int third_backward(long grad) { return grad / 6; }\nint fifth"),
             (DERIVATIVES, "third_backward(grad)", "third_backward(long(grad))"),
         ],
-        {
-            f"{MANUAL} (changed)",
-            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
-        },
+        {f"{MANUAL} (changed)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
     ),
     "a declaration": (
         [
@@ -265,21 +251,14 @@ EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
             (MANUAL, "int fifth", "int fourth_backward(int grad) { return grad / 4; }\nint fifth"),
             (DERIVATIVES, "third_backward(grad)", "fourth_backward(grad)"),
         ],
-        {
-            f"{MANUAL} (changed)",
-            f"{NODES} (the 1 node of third, changed in derivatives.yaml)",
-        },
+        {f"{MANUAL} (changed)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
     ),
     "an entry": (
-        [
-            (DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)"),
-        ],
+        [(DERIVATIVES, "self: third_backward(grad)", "self: half_backward(grad)")],
         {f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},  # It calls the base's half_backward.
     ),
     "what is saved": (
-        [
-            (DERIVATIVES, "self: third_backward(grad)", "self: grad * self"),
-        ],
+        [(DERIVATIVES, "self: third_backward(grad)", "self: grad * self")],
         {f"{MAKER} (makes ThirdBackward0)", f"{NODES} (the 1 node of third, changed in derivatives.yaml)"},
     ),
 }
@@ -311,21 +290,15 @@ REFUSED: dict[str, tuple[list[Edit], str]] = {
         "otherwise, so VariableType_0.cpp's torch::autograd::VariableType::{}::",
     ),
     "what the generators write": (
-        [
-            (DECLARED, "undefined(int a)", "undefined(int a, int b = 0)"),
-        ],
+        [(DECLARED, "undefined(int a)", "undefined(int a, int b = 0)")],
         f"{DECLARED}:10 declares undefined otherwise, which PyTorch's generators write beside formulas too",
     ),
     "a function inside a header": (
-        [
-            (DECLARED, "return a;", "return a + 1;"),
-        ],
+        [(DECLARED, "return a;", "return a + 1;")],
         f"{DECLARED}:11 changes `return a + 1;`, which generated code may use without a name",
     ),
     "a formula that does not compile": (
-        [
-            (DERIVATIVES, "third_backward(grad)", "thrid_backward(grad)"),
-        ],
+        [(DERIVATIVES, "third_backward(grad)", "thrid_backward(grad)")],
         f"{DERIVATIVES}:4 gives code that does not compile for the wheel: 'thrid_backward' was not declared",
     ),
     "a kernel that is written by hand": (
