@@ -25,7 +25,6 @@ def test_a_build_folder_that_cannot_be(tmp_path: Path, tool: Tool, monkeypatch: 
     monkeypatch.setattr("fork.verify.soundness.problems", lambda *_: [])
     monkeypatch.setattr("fork.verify.operator_map.report", lambda *_: [])
     (tmp_path / "file").write_text("")
-    (tmp_path / "file").chmod(0o444)
     for folder, why in ((tmp_path / "file", "File exists"), (Path("/proc/x"), "No such file or directory")):
         said = f"fork: {folder} cannot be made ({why}): choose a folder of yours by --build\n"
         for command in (["run", "--build", folder, "--", "true"], ["check", "--build", folder]):
