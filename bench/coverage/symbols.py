@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fork import process
-from fork.engine.binary.callers import NVCC
+from fork.engine.binary.libraries import NVCC
 
 # The guard of the variable that plant.py puts into a function has the function's mangled name inside.
 GUARD = re.compile(r"_ZGVZ(.+)E12planted_here(?:_\d+)?$")

@@ -13,7 +13,7 @@ from fork.checkout import changed
 from fork.checkout.changed import Tree
 from fork.checkout.git import Checkout
 from fork.engine import pipeline
-from fork.engine.binary.callers import NVCC
+from fork.engine.binary.libraries import NVCC
 from fork.engine.compile import device
 from fork.engine.compile.device import Device
 from fork.engine.compile.flags import for_nvcc

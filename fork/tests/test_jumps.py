@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fork.checkout.changed import Text
-from fork.engine.binary.callers import Caller, Held, Place
+from fork.engine.binary.libraries import Caller, Held, Place
 from fork.engine.compile import toolchain
 from fork.engine.replace.source import CHANGED, Source
 from fork.engine.replace.trace import Trace

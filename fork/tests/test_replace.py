@@ -15,7 +15,7 @@ import pytest
 
 from fork.checkout.changed import Tree
 from fork.digest import digest
-from fork.engine.binary.callers import Libraries
+from fork.engine.binary.libraries import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags

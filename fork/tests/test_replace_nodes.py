@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fork.checkout.changed import Tree
-from fork.engine.binary.callers import Libraries
+from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags
 from fork.engine.generate.nodes import GENERATED, HEADER, SOURCES, Nodes, operator

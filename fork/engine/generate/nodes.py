@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from fork.checkout.changed import Text, Tree
-from fork.engine.binary.callers import Caller
+from fork.engine.binary.libraries import Caller
 from fork.engine.binary.objects import HOLDER, readable
 from fork.engine.generate import generators
 from fork.engine.wheel.base import Base

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork.checkout.changed import SOURCES, Text, Tree, on_device
-from fork.engine.binary.callers import Libraries
+from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.conditions import unread
 from fork.engine.compile.device import STAYS, SUFFIX

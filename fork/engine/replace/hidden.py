@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.engine.binary.callers import Place
+from fork.engine.binary.libraries import Place
 from fork.engine.binary.objects import readable
 from fork.engine.compile import toolchain
 

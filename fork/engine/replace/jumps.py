@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.engine.binary.callers import LATE, Held, Place
+from fork.engine.binary.libraries import LATE, Held, Place
 from fork.engine.binary.objects import LOCALS, Object, plain
 from fork.engine.compile import toolchain
 

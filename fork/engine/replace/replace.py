@@ -11,7 +11,7 @@ from pathlib import Path
 from fork.checkout.changed import HEADERS, SOURCES, Tree, on_device
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
-from fork.engine.binary.callers import Libraries
+from fork.engine.binary.libraries import Libraries
 from fork.engine.compile import sanitizers, submodules
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import LISTS as BINDINGS

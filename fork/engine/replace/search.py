@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.changed import Tree
-from fork.engine.binary.callers import Caller, Held, Libraries, Place
+from fork.engine.binary.libraries import Caller, Held, Libraries, Place
 from fork.engine.binary.objects import GLOBAL, Object, called, identifier
 from fork.engine.compile import submodules
 from fork.engine.compile.compiler import Compiler, Failed, Unit

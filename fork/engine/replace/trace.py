@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from fork.engine.binary.callers import BINDINGS, ENDINGS, Caller, Held, Libraries
+from fork.engine.binary.libraries import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
     WEAK,

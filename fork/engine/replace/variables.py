@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from fork.engine.binary.callers import Place
+from fork.engine.binary.libraries import Place
 from fork.engine.compile import toolchain
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from fork.engine.binary.callers import LATE, NAMES, Held, Place
+from fork.engine.binary.libraries import LATE, NAMES, Held, Place
 
 CPU, C10, BINDINGS, CUDA, C10_CUDA = NAMES
 
