@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from bench.documents import fill, markdown_table
+from fork.arguments import Parser, status
 from fork.refusals import Refusal
 
 GUIDE = Path(__file__).resolve().parents[1] / "guide/changed_sources.md"
@@ -27,9 +28,10 @@ def _shown(sentence: str) -> str:
 
 
 def main() -> int:
+    Parser(prog="python -m bench.refusals", description=(__doc__ or "").partition("\n")[0]).parse_args()
     GUIDE.write_text(written(GUIDE.read_text()))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(status("bench.refusals", main))
