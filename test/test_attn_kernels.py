@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 import torch
+import torch.nn.functional as F
 from torch.testing._internal.common_device_type import (
     dtypes,
     dtypesIfCUDA,
@@ -23,11 +24,7 @@ from torch.testing._internal.common_device_type import (
     onlyCPU,
     onlyCUDA,
 )
-from torch.testing._internal.common_utils import (
-    parametrize,
-    run_tests,
-    TestCase,
-)
+from torch.testing._internal.common_utils import parametrize, run_tests, TestCase
 
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -37,13 +34,8 @@ SIZES = [(2, 3, 4), (17, 5, 33), (63, 16, 65), (65, 1, 100), (65, 2, 1), (1090, 
 SIZES += [(400, 64, 1), (129, 70, 90), (200, 128, 16), (9, 200, 300)]
 SIZES += [(64, 64, 64), (136, 128, 128), (304, 64, 64)]
 # Leading dimensions, M, N, D, E: whole matrices for each thread, and some that are cut
-BATCHES = [
-    ((3,), 33, 65, 9, 20),
-    ((2, 3), 200, 130, 64, 32),
-    ((5,), 300, 1100, 8, 16),
-    ((1, 2), 1100, 70, 20, 9),
-    ((40,), 17, 17, 16, 16),
-]
+BATCHES = [((3,), 33, 65, 9, 20), ((2, 3), 200, 130, 64, 32), ((5,), 300, 1100, 8, 16)]
+BATCHES += [((1, 2), 1100, 70, 20, 9), ((40,), 17, 17, 16, 16)]
 PRODUCTS = {"aten::mm", "aten::matmul", "aten::bmm", "aten::baddbmm"}
 
 
@@ -56,9 +48,8 @@ def is_served(q, k, v, grad_output=None, grad_attn=None):
         return False, False
     if device == "CPU":
         return True, True
-    if torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0):
-        return False, False
-    if q.dim() != 2 or m != n:
+    old = torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0)
+    if old or q.dim() != 2 or m != n:
         return False, False
     forward = q.dtype.itemsize == 2 and d == e and d in (64, 128) and n % 8 == 0
     usual = grad_output is not None and grad_attn is None
@@ -96,12 +87,8 @@ def reference(q, k, v, grad_output=None, grad_attn=None):
     """output, attn and the three gradients, as `precise` arrays."""
     q, k, v, grad_output, grad_attn = map(precise, (q, k, v, grad_output, grad_attn))
     attn = np.tanh(q @ mT(k))
-    grad = np.zeros_like(attn)
-    if grad_output is not None:
-        grad = grad + grad_output @ mT(v)
-    if grad_attn is not None:
-        grad = grad + grad_attn
-    grad = grad * ((1 - attn) * (1 + attn))
+    grad = 0 if grad_output is None else grad_output @ mT(v)
+    grad = (grad if grad_attn is None else grad + grad_attn) * ((1 - attn) * (1 + attn))
     grad_v = None if grad_output is None else mT(attn) @ grad_output
     return attn @ v, attn, grad @ k, mT(grad) @ q, grad_v
 
@@ -259,15 +246,12 @@ class TestAttnKernels(TestCase):
         events = profile.function_events
         products = [e.cpu_parent for e in events if e.name in PRODUCTS]
         composed = {parent.name for parent in products if parent}
-        expected = ("aten::attn", forward), ("aten::_attn_backward", backward)
-        called = {event.name for event in events}
-        self.assertTrue(called & {name for name, _ in expected}, "nothing was called")
-        for name, fused in expected:
-            if name in called:
-                hint = (
-                    f"{name}: this file wants its own process, no TORCH_ATTN_KERNELS=0"
-                )
-                self.assertEqual(name not in composed, fused, hint)
+        expected = {"aten::attn": forward, "aten::_attn_backward": backward}
+        called = expected.keys() & {event.name for event in events}
+        self.assertTrue(called, "nothing was called")
+        fused = {name: name not in composed for name in called}
+        hint = "this file wants its own process, no TORCH_ATTN_KERNELS=0"
+        self.assertEqual(fused, {name: expected[name] for name in called}, hint)
 
     @torch.compiler.disable  # Dynamo takes numpy's arrays for tensors
     def assert_rule(self, draws, run=kernels, wanted=NAMES):
@@ -278,19 +262,17 @@ class TestAttnKernels(TestCase):
                 torch.full((size,), float("nan"), device="cuda")
         with self.runs(*is_served(*draws[0])):
             results = [run(*arguments) for arguments in draws]
-        by_name = {}
+        rows = []
         for arguments, result in zip(draws, results, strict=True):
             others = composition(*arguments), reference(*arguments)
             sizes = magnitudes(*map(precise, arguments))
-            values = zip(NAMES, result, *others, sizes, strict=True)
-            for name, got, plain, exact, size in values:
-                if name not in wanted or plain is None:
-                    continue
-                self.assertEqual(got.shape, exact.shape, msg=name)
-                self.assertEqual(got.dtype, dtype, msg=name)
-                by_name.setdefault(name, []).append((got, plain, exact, size))
-        for name, results in by_name.items():
-            self.assertIsNone(broken_rule(name, dtype, results))
+            rows.append(zip(result, *others, sizes, strict=True))
+        for name, values in zip(NAMES, zip(*rows, strict=True), strict=True):
+            plain = values[0][1]
+            if name in wanted and plain is not None:
+                for got, _, exact, _ in values:
+                    self.assertEqual((got.shape, got.dtype), (exact.shape, dtype), name)
+                self.assertIsNone(broken_rule(name, dtype, values))
 
     def size(self, n, d, e, width=64):
         """A size, or the next one that the kernels of CUDA serve."""
@@ -303,17 +285,6 @@ class TestAttnKernels(TestCase):
         if not all(is_served(*inputs)):
             self.skipTest("no kernels on this device")
         return inputs
-
-    def assert_same_bits(self, inputs, layout):
-        """The kernels' results for tensors of another layout are those for the inputs."""
-        others = [None if t is None else layout(t) for t in inputs]
-        with self.runs():
-            expected = kernels(*inputs)
-            results = kernels(*others)
-            grads = backward(*others[3:], *others[:3], layout(expected[1]))
-        exactly = {"atol": 0, "rtol": 0, "msg": layout.__name__}
-        self.assertEqual(results, expected, **exactly)
-        self.assertEqual(grads, expected[2:], **exactly)
 
     @dtypes(*DTYPES)
     @parametrize("size", SIZES, name_fn=lambda size: "x".join(map(str, size)))
@@ -379,10 +350,8 @@ class TestAttnKernels(TestCase):
         sizes += [one.expand(2**x, 1) for x in (40, 41, 60)]
         for count, q in itertools.product((1, 2, 3, 64), sizes):
             torch.set_num_threads(count)
-            with self.assertRaises(RuntimeError):
-                torch.attn(q, q, q)
-            with self.assertRaises(RuntimeError):
-                q @ mT(q)
+            self.assertRaises(RuntimeError, torch.attn, q, q, q)
+            self.assertRaises(RuntimeError, torch.matmul, q, mT(q))
 
     @dtypes(torch.float32)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
@@ -390,12 +359,8 @@ class TestAttnKernels(TestCase):
     def test_long_sums(self, device, dtype, n, d, e):
         """Of positive numbers, so that errors of one sign add up."""
         generator = torch.Generator().manual_seed(0)
-
-        def positive(*size):
-            values = torch.rand(size, generator=generator) / size[1] ** 0.5
-            return values.to(device, dtype)
-
-        self.assert_rule([[positive(n, x) for x in (d, d, e, e)]])
+        draw = [torch.rand(n, x, generator=generator) / x**0.5 for x in (d, d, e, e)]
+        self.assert_rule([[x.to(device, dtype) for x in draw]])
 
     @dtypes(*DTYPES)
     def test_saturation(self, device, dtype):
@@ -424,18 +389,17 @@ class TestAttnKernels(TestCase):
     @parametrize("n", (6, 7, 72))
     def test_infinity_and_nan_stay_in_their_rows(self, device, dtype, n):
         """Nothing beyond the last column, which an odd N pairs with it, may meet an infinity and become NaN."""
-        inf = float("inf")
         n, d, e = self.size(n, 3, 4)
         q, k, v, grad_output, _ = make_inputs(n, d, e, dtype, device)
-        q[1], q[1, 0] = 0, inf
+        q[1], q[1, 0] = 0, math.inf
         with self.runs(*is_served(q, k, v)):
             output, attn = torch.attn(q, k.abs(), v)
         self.assertEqual(attn[1], torch.ones_like(attn[1]))
         self.assertTrue(output.isfinite().all())
-        grad_output[2], grad_output[2, 0] = 0, inf
+        grad_output[2], grad_output[2, 0] = 0, math.inf
         with self.runs(*is_served(q, k, v, grad_output)):
             grad_q = backward(grad_output, None, q, k.abs(), v.abs(), attn / 2)[0]
-        self.assertEqual(grad_q[2], torch.full_like(grad_q[2], inf))
+        self.assertEqual(grad_q[2], torch.full_like(grad_q[2], math.inf))
         others = torch.arange(n, device=device) != 2
         self.assertTrue(grad_q[others].isfinite().all())
         q[3, 2] = float("nan")
@@ -467,44 +431,38 @@ class TestAttnKernels(TestCase):
         values = torch.cat(bits).to(torch.int32).view(torch.float32)
         n = 512
         k = torch.eye(n)  # so that scores are q
-        for chunk in values.split(n * n):
-            q = torch.nn.functional.pad(chunk, (0, n * n - chunk.numel())).view(n, n)
+        values = F.pad(values, (0, -values.numel() % n**2))
+        for q in values.view(-1, n, n):
             with self.runs():
-                attn = torch.attn(q, k, k[:, :1])[1].flatten()[: chunk.numel()]
-            exact = torch.tanh(chunk.double())
+                attn = torch.attn(q, k, k[:, :1])[1]
+            exact = torch.tanh(q.double())
             nearest = exact.float().abs()
             ulp = (torch.nextafter(nearest, torch.tensor(2.0)) - nearest).double()
             self.assertLessEqual(((attn.double() - exact).abs() / ulp).max().item(), 2)
             self.assertLessEqual(attn.abs().max().item(), 1)
-            mirrored = torch.attn(-q, k, k[:, :1])[1].flatten()[: chunk.numel()]
-            self.assertEqual(mirrored, -attn, atol=0, rtol=0)
+            self.assertEqual(torch.attn(-q, k, k[:, :1])[1], -attn, atol=0, rtol=0)
 
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
     def test_strides(self, device, dtype):
-        def transposed(t):
-            return t.t().contiguous().t()
-
-        def wide(t):
-            return t.new_zeros(2 * t.size(0), 3 * t.size(1))[::2, ::3].copy_(t)
-
-        def moved(t):
-            return t.new_zeros(t.numel() + 1)[1:].view(t.shape).copy_(t)
-
-        inputs = self.served_inputs(150, 20, 70, dtype, device)
-        for layout in transposed, wide, moved:
-            self.assert_same_bits(inputs, layout)
-
-    @dtypes(*DTYPES)
-    @dtypesIfCUDA(torch.float16, torch.bfloat16)
-    @parametrize("n", (1, 33, 1155))
-    def test_nothing_is_read_past_the_end(self, device, dtype, n):
-        def before_nans(t):
-            nans = torch.full_like(t[:1], float("nan")).expand(8, -1)
-            return torch.cat((t, nans))[: t.size(0)]
-
-        # Odd sizes, so that the last pair, vector and tile of rows are not whole.
-        self.assert_same_bits(self.served_inputs(n, 7, 5, dtype, device), before_nans)
+        """The bits are those for contiguous tensors, and nothing is read past the end of a tensor."""
+        layouts = {
+            "transposed": lambda t: t.t().contiguous().t(),
+            "wide": lambda t: t.new_zeros(2 * len(t), 3 * t.size(1))[::2, ::3].copy_(t),
+            "moved": lambda t: t.new_zeros(t.numel() + 1)[1:].view(t.shape).copy_(t),
+            "before NaNs": lambda t: F.pad(t, (0, 0, 0, 8), value=math.nan)[: len(t)],
+        }
+        # Most are odd, so that the last pair, vector and tile of rows are not whole.
+        sizes = (150, 20, 70), (1, 7, 5), (33, 7, 5), (1155, 7, 5)
+        for size, (name, layout) in itertools.product(sizes, layouts.items()):
+            inputs = self.served_inputs(*size, dtype, device)
+            others = [None if t is None else layout(t) for t in inputs]
+            with self.runs():
+                expected = kernels(*inputs)
+                results = kernels(*others)
+                results += backward(*others[3:], *others[:3], layout(expected[1]))
+            expected += expected[2:]
+            self.assertEqual(results, expected, atol=0, rtol=0, msg=f"{name} {size}")
 
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
@@ -514,8 +472,7 @@ class TestAttnKernels(TestCase):
             torch.set_num_threads(count)
             with self.runs():
                 first, *others = [kernels(*inputs) for _ in range(4)]
-            for other in others:
-                self.assertEqual(other, first, atol=0, rtol=0)
+            self.assertEqual(others, [first] * 3, atol=0, rtol=0)
 
     @onlyCPU
     @dtypes(*DTYPES)
@@ -556,13 +513,11 @@ class TestAttnKernels(TestCase):
         """Beside the results: the bytes of attn, four MiB, or 5 * 2^16 numbers for each thread."""
         cases = ((), 1024, 1024), ((64,), 128, 128), ((16,), 512, 512), ((3,), 512, 700)
         for lead, m, n in cases:
-            arguments = make_inputs(n, 64, 64, dtype, m=m, lead=lead)
+            tensors = make_inputs(n, 64, 64, dtype, m=m, lead=lead)
+            qkv, given = tensors[:3], tensors[3:]
             with self.runs():
-                attn = kernels(*arguments)[1]
-            calls = (
-                lambda: torch.attn(*arguments[:3]),
-                lambda: backward(*arguments[3:], *arguments[:3], attn),
-            )
+                attn = kernels(*tensors)[1]
+            calls = (lambda: torch.attn(*qkv), lambda: backward(*given, *qkv, attn))
             for count, call in itertools.product((1, 2, 4, 16, 64), calls):
                 torch.set_num_threads(count)
                 extra = peak_memory(call) - sum(t.nbytes for t in call())
@@ -574,8 +529,7 @@ class TestAttnKernels(TestCase):
     @dtypes(torch.float32, torch.complex64)
     def test_memory_is_less_than_composition_takes(self, device, dtype):
         """By kernels or, for complex numbers always, by products."""
-        inputs = [torch.randn(1024, 8, dtype=dtype) for _ in range(3)]
-        inputs = [x.requires_grad_() for x in inputs]
+        inputs = [torch.randn(1024, 8, dtype=dtype).requires_grad_() for _ in range(3)]
 
         def peaks(function):
             value = function(*inputs)[0].abs().sum()
@@ -602,9 +556,8 @@ class TestAttnKernels(TestCase):
         slope = 1 - attn[-1, 0].float() ** 2
         self.assertEqual(grad_q[-1].float(), (n * slope).expand(d), atol=0, rtol=0.05)
         # Sums of odd terms, up to one large: zero, but for one rounding in 2^18 of each.
-        rounded = {"atol": n * 2.0**-18, "rtol": 0}
-        self.assertEqual(grad_k, torch.zeros_like(grad_k), **rounded)
-        self.assertEqual(grad_v, torch.zeros_like(grad_v), **rounded)
+        for grad in grad_k, grad_v:
+            self.assertEqual(grad, torch.zeros_like(grad), atol=n * 2.0**-18, rtol=0)
         self.assertEqual(output[-1], output[-1, :1].expand(e), atol=0, rtol=0)
 
     @onlyCUDA
