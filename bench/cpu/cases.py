@@ -32,9 +32,13 @@ OTHER = ((256, 1024, 16), (1024, 1, 64), (1024, 64, 1), (2048, 16, 128), (37, 5,
 ONE_GRADIENT = ((16, 16, 16), (256, 64, 64), (1024, 64, 64))
 GRADIENT_OF_ATTN = ((256, 64, 64), (1024, 64, 64), (4096, 64, 64))
 ONE_THREAD = ((16, 64, 64), (256, 64, 64), (1024, 64, 64), (1024, 256, 256), (4096, 64, 64))
-# Matrices, M and N as models have them: heads over a batch, and few queries of many keys.
+# Matrices, M and N as models have them: heads over a batch, windows and patches of images, few queries of many keys.
 BATCHES = (
+    (2048, 16, 16),
+    (512, 49, 49),
+    (128, 100, 100),
     (96, 128, 128),
+    (64, 197, 197),
     (32, 256, 256),
     (8, 512, 512),
     (4, 1024, 1024),

@@ -22,6 +22,11 @@ SLOWER = 0.97
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
 RULE = r"(?:\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}|\bis_fused\(.*?\)\)|#include[^\n]*"
+# AMD's processors by vendor, family and whether they have AVX-512
+ZEN = {
+    ("AuthenticAMD", family, avx512): f" Zen {zen}"
+    for family, avx512, zen in (("25", False, 3), ("25", True, 4), ("26", True, 5))
+}
 FOLDER = Path(__file__).resolve().parents[2] / "guide/bench"
 
 
@@ -102,7 +107,8 @@ def here() -> Record:
     flags = pairs.get("flags", "").split()
     sets = [name for name, flag in (("AVX512", "avx512f"), ("AMX", "amx_tile")) if flag in flags]
     sets = sets or ["AVX2"] * ("avx2" in flags)
-    processor = " ".join(plain.split()) + (f" ({', '.join(sets)})" if sets else "")
+    family = ZEN.get((pairs.get("vendor_id"), pairs.get("cpu family"), "avx512f" in flags), "")
+    processor = " ".join((plain + family).split()) + (f" ({', '.join(sets)})" if sets else "")
     return Record(processor, torch.get_num_threads(), torch.backends.cpu.get_cpu_capability())
 
 

@@ -18,21 +18,21 @@ using namespace at;
 using namespace c10;
 int main() {
   std::string processor, dtype;
-  double m, n, d, e;
-  bool backward, cut;
-  while (std::cin >> processor >> dtype >> m >> n >> d >> e >> backward >> cut) {
+  double matrices, m, n, d, e, threads;
+  bool backward;
+  while (std::cin >> processor >> dtype >> matrices >> m >> n >> d >> e >> backward >> threads) {
     using P = native::AttnProcessor;
     const P p = processor == "X86" ? P::X86 : processor == "AVX2" ? P::AVX2
         : processor == "AVX512" ? P::AVX512 : processor == "MKL" ? P::AVX512_MKL
         : processor == "AMX" ? P::AMX : P::Unmeasured;
     const ScalarType t = dtype == "float32" ? kFloat : dtype == "float64" ? kDouble
         : dtype == "bfloat16" ? kBFloat16 : kHalf;
-    std::cout << native::attn_is_fused(p, t, m, n, d, e, backward, cut) << '\\n';
+    std::cout << native::attn_is_fused(p, t, matrices, m, n, d, e, backward, threads) << '\\n';
   }
 }
 """
-# Processor, dtype, M, N, D, E, whether it is the backward, and whether threads share matrices, as attn_is_fused takes.
-Asked = tuple[str, str, int, int, int, int, int, int]
+# Processor, dtype, matrices, M, N, D, E, whether it is the backward, and threads, as attn_is_fused takes.
+Asked = tuple[str, str, int, int, int, int, int, int, int]
 
 
 def answers(asked: Sequence[Asked]) -> list[bool]:
@@ -64,4 +64,5 @@ def _asked(processor: str, case: Case, threads: int) -> Asked:
     e = 0 if case.kind == GIVEN[0] else case.e
     m = case.batch * case.n if case.kind == SHARED else case.shape[-2]
     matrices = 1 if case.kind == SHARED else max(1, case.batch)
-    return processor, case.dtype, m, case.n, d, e, int(not case.kind.startswith("forward")), int(matrices < threads)
+    backward = not case.kind.startswith("forward")
+    return processor, case.dtype, matrices, m, case.n, d, e, int(backward), threads

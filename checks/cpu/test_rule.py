@@ -91,7 +91,7 @@ COMPOSED: list[Size] = [
 
 def test_the_rule_at_both_sides_of_its_numbers() -> None:
     cases = FUSED + COMPOSED
-    said = answers([(*case, 0) for case in cases])
+    said = answers([(*case[:2], 1, *case[2:], 1) for case in cases])
     assert dict(zip(cases, said, strict=True)) == {case: case in FUSED for case in cases}
 
 
@@ -99,19 +99,49 @@ def test_the_rule_at_both_sides_of_its_numbers() -> None:
 def test_threads_do_not_share_one_long_matrix(dtype: str) -> None:
     long = [(31, 1024, 0), (1024, 31, 0), (64, 520, 1), (520, 64, 1)]
     less = [(31, 992, 0), (32, 4096, 0), (64, 512, 1)]
-    for cases, cut, runs in ((long, 1, False), (long, 0, True), (less, 1, True)):
-        asked: list[rule.Asked] = [("AVX512", dtype, m, n, 16, 16, backward, cut) for m, n, backward in cases]
+    for cases, threads, runs in ((long, 2, False), (long, 1, True), (less, 2, True)):
+        asked: list[rule.Asked] = [("AVX512", dtype, 1, m, n, 16, 16, backward, threads) for m, n, backward in cases]
         assert answers(asked) == [runs] * len(cases)
+
+
+# Dtype, matrices, M, N, D = E and whether it is the backward, at both sides of every number
+Batch = tuple[str, int, int, int, int, int]
+IN_BATCHES: list[Batch] = [
+    *((t, 1000, 32, 32, 16, 0) for t in ("float32", "float64")),
+    *((t, 1000, m, n, 16, 1) for t in ("float32", "float64") for m, n in ((64, 64), (32, 128))),
+    *(("bfloat16", 1000, m, n, d, 0) for m, n, d in ((46, 46, 46), (16, 4096, 32), (64, 64, 64))),
+    ("bfloat16", 1000, 512, 512, 64, 1),
+    # So few that the call counts
+    ("float32", 8, 16, 16, 32, 0),
+    *(("bfloat16", 64, 16, 16, 32, b) for b in BOTH),
+    # One matrix is no batch, however large it is.
+    ("bfloat16", 1, 300, 300, 64, 1),
+]
+COMPOSED_IN_BATCHES: list[Batch] = [
+    *((t, 1000, 31, 33, 16, 0) for t in ("float32", "float64")),
+    *((t, 1000, 63, 65, 16, 1) for t in ("float32", "float64")),
+    *(("bfloat16", 1000, m, n, d, 0) for m, n, d in ((45, 45, 32), (64, 64, 65), (16, 16, 16))),
+    *(("bfloat16", 1000, m, n, 32, 1) for m, n in ((511, 513), (128, 128), (16, 16))),
+    ("float32", 17, 16, 16, 16, 0),
+    *(("bfloat16", 129, 16, 16, 16, b) for b in BOTH),
+]
+
+
+@pytest.mark.parametrize("processor", ["AVX512", "AVX2"])
+def test_small_matrices_in_batches(processor: str) -> None:
+    cases = [c for c in IN_BATCHES + COMPOSED_IN_BATCHES if (processor, c[0]) not in SLOW]
+    asked: list[rule.Asked] = [(processor, t, b, m, n, d, d, backward, 2) for t, b, m, n, d, backward in cases]
+    assert dict(zip(cases, answers(asked), strict=True)) == {case: case in IN_BATCHES for case in cases}
 
 
 @pytest.mark.parametrize(
     ("kind", "processor", "capability", "asked"),
     [
-        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1000, 1000, 64, 32, 0, 1)),
-        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1000, 1000, 64, 32, 1, 1)),
-        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1000, 1000, 64, 32, 1, 1)),
-        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1000, 1000, 0, 32, 1, 1)),
-        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1000, 1000, 64, 32, 1, 1)),
+        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1, 1000, 1000, 64, 32, 0, 2)),
+        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
+        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
+        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1, 1000, 1000, 0, 32, 1, 2)),
+        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
     ],
 )
 def test_what_the_benchmark_asks(kind: str, processor: str, capability: str, asked: rule.Asked) -> None:

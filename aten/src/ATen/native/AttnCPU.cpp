@@ -62,11 +62,11 @@ bool is_fused(
     bool backward) {
   static const AttnProcessor processor = this_processor();
   const auto matrices = c10::multiply_integers(x.sizes().slice(0, x.dim() - 2));
-  const bool cut = matrices < at::get_num_threads();
+  const int threads = at::get_num_threads();
   const ScalarType dtype = x.scalar_type();
   return !isComplexType(dtype) &&
-      attn_runs_fused(
-          attn_is_fused(processor, dtype, m, n, d, e, backward, cut));
+      attn_runs_fused(attn_is_fused(
+          processor, dtype, matrices, m, n, d, e, backward, threads));
 }
 
 // A new tensor with as many rows as `like` has

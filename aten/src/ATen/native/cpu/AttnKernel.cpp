@@ -248,10 +248,11 @@ struct Forward {
       int64_t b,
       int64_t i,
       int64_t rows) const {
-    const int64_t height = pad(rows), first = b * m_ + i;
+    const int64_t height = tile_size(rows), first = b * m_ + i;
     pack<1>(q_.from(first), rows, d_, tile.q);
     for (int64_t j = 0; j < n_; j += kColumns) {
-      const int64_t columns = std::min(kColumns, n_ - j), width = pad(columns);
+      const int64_t columns = std::min(kColumns, n_ - j);
+      const int64_t width = tile_size(columns);
       for (int64_t r = 0; r < height; r += kTileRows) {
         // scores <- q @ k.T, attn <- tanh(scores)
         const int64_t m = std::min(kTileRows, height - r);
@@ -462,7 +463,8 @@ struct Backward {
       int64_t j,
       bool add_q,
       bool add_k) const {
-    const int64_t height = pad(block.rows), width = pad(block.columns);
+    const int64_t height = tile_size(block.rows);
+    const int64_t width = tile_size(block.columns);
     for (int64_t r = 0; r < height && has_scores_; r += kTileRows) {
       grad_scores(tile, tile.v_t.from(0, j * vnni), block, r);
     }
@@ -497,8 +499,8 @@ struct Backward {
       Matrix<const operand_t> v_t,
       const Block& block,
       int64_t r) const {
-    const int64_t height = std::min(kTileRows, pad(block.rows) - r);
-    const int64_t columns = block.columns, width = pad(columns);
+    const int64_t height = std::min(kTileRows, tile_size(block.rows) - r);
+    const int64_t columns = block.columns, width = tile_size(columns);
     const auto sums = tile.sums;
     // grad_attn <- grad_output @ v.T
     if (e_ > 0) {

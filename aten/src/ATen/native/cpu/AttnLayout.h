@@ -24,6 +24,12 @@ int64_t product_size(int64_t size) {
   return round_up(std::max<int64_t>(size, 1), unit);
 }
 
+// Rows and columns of attn in a product; what is behind them in scratch counts
+// for nothing.
+inline int64_t tile_size(int64_t size) {
+  return round_up<int64_t>(size, 16);
+}
+
 // Sizes in scratch are multiples of this, so that no vector and no 16 x 16
 // transpose is partial.
 template <typename scalar_t>

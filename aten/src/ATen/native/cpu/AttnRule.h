@@ -15,19 +15,20 @@ namespace at::native {
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, for matrices of these
-// sizes; d is 0 where grad_v alone is wanted, e is 0 without grad_output, and
-// cut says that there are fewer matrices than threads. They save passes over
-// attn, which dominate unless D + E is large. But they copy the operands and
-// pad their sizes, which costs most where there are few rows of q or of k.
+// sizes; d is 0 where grad_v alone is wanted, and e is 0 without grad_output.
+// They save passes over attn, which dominate unless D + E is large. But they
+// copy the operands and pad their sizes, which costs most where there are few
+// rows of q or of k.
 inline bool attn_is_fused(
     AttnProcessor processor,
     ScalarType dtype,
+    double matrices,
     double m,
     double n,
     double d,
     double e,
     bool backward,
-    bool cut) {
+    double threads) {
   const double rows = std::min(m, n), columns = d + e;
   const double width = dtype == kDouble ? 128 : 256;
   const bool half = dtype == kHalf || dtype == kBFloat16;
@@ -54,7 +55,18 @@ inline bool attn_is_fused(
                         : rows < (backward ? 32 : 16) || columns > wide;
   // Threads share one long matrix better in ATen's products.
   const double length = std::max(m, n) / rows;
-  if (few || (cut && (backward ? length > 8 : rows < 32 && length > 32))) {
+  const bool shared =
+      matrices < threads && (backward ? length > 8 : rows < 32 && length > 32);
+  // A call of ATen's costs as much for one matrix as for a batch. Without that
+  // small matrices win later, and bfloat16's backward last.
+  const double size = m * n;
+  const double least =
+      half ? (backward ? 1 << 18 : 1 << 11) : (backward ? 1 << 12 : 1 << 10);
+  const bool batch =
+      matrices > 1 && matrices * size * columns > (half ? 1 << 20 : 1 << 17);
+  const bool small =
+      size < least || (half && !backward && columns > 2 * std::max(m, n));
+  if (few || shared || (batch && small)) {
     return false;
   }
   switch (processor) {

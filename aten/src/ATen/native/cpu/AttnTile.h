@@ -200,14 +200,13 @@ struct Sizes {
 //
 // In vector registers, for float64: MKL, ATen's other product for a single
 // thread, takes a slower path on AMD's processors.
-template <typename T>
-void register_product(
+static void register_product(
     Sizes s,
-    Matrix<const T> a,
-    Matrix<const T> b,
-    Matrix<T> c,
+    Matrix<const double> a,
+    Matrix<const double> b,
+    Matrix<double> c,
     bool add) {
-  using Vec = Vectorized<T>;
+  using Vec = Vectorized<double>;
   // Eight vectors of sums fit into the registers of AVX2 and AVX-512.
   constexpr int64_t width = 16, vectors = width / Vec::size();
   constexpr int64_t rows = 8 / vectors;
@@ -223,7 +222,7 @@ void register_product(
           }
         }
       };
-      each([&](int x, int y) { sum[x][y] = Vec(T(0)); });
+      each([&](int x, int y) { sum[x][y] = Vec(0.); });
 #pragma GCC unroll 1
       for (int64_t p = 0; p < s.terms; p++) {
 #pragma GCC unroll 8
@@ -236,7 +235,7 @@ void register_product(
       }
       // Added last: short sums err less than a long one.
       each([&](int x, int y) {
-        T* to = c[i + x] + j + y * Vec::size();
+        double* to = c[i + x] + j + y * Vec::size();
         (add ? sum[x][y] + Vec::loadu(to) : sum[x][y]).store(to);
       });
     }
