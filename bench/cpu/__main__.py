@@ -20,7 +20,7 @@ import torch
 
 from bench.cpu import charts, rule, tables
 from bench.cpu.cases import DTYPES, PARTS, Case, batches, grid, is_quick, other_routes
-from bench.cpu.processes import SETTINGS, Process, Worker
+from bench.cpu.processes import OTHERS, SETTINGS, Process, Worker
 from bench.cpu.record import FOLDER, PAGES, Record, Result, commit, here, kernels
 from bench.cpu.routes import KINDS
 from bench.reference import require_attn
@@ -48,9 +48,11 @@ def chosen(options: Namespace) -> Iterator[Case]:
 
 def measure(case: Case, processes: Sequence[Process], seconds: float) -> Result:
     used = []
-    for i, (process, (_, columns)) in enumerate(zip(processes, SETTINGS)):
-        if case.has_huge_pages or not any(column.endswith(PAGES) for column in columns.values()):
-            process.run(Worker.prepare, case, columns, case.part != "grid" and i == 0)
+    for process, (_, columns) in zip(processes, (*SETTINGS, OTHERS), strict=True):
+        others = columns is OTHERS[1]
+        huge = any(column.endswith(PAGES) for column in columns.values())
+        if case.part != "grid" if others else case.has_huge_pages or not huge:
+            process.run(Worker.prepare, case, columns, others)
             used.append(process)
     least = (
         used[0].run(Worker.floor, case) if case.part == "grid" and case.kind in KINDS[:2] and case.n >= 256 else None
@@ -89,7 +91,7 @@ def row(result: Result) -> str:
 
 def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
     """Prints a line for each case and keeps its result at once, so that a run that is stopped loses nothing."""
-    processes = [Process(environment) for environment, _ in SETTINGS]
+    processes = [Process(environment) for environment, _ in (*SETTINGS, OTHERS)]
     state, release = commit(), torch.__version__
     results = []
     print(HEADER)

@@ -23,7 +23,7 @@ PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
 RULE = r"(?:\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}|\bis_fused\(.*?\)\)|#include[^\n]*"
 # AMD's processors by vendor, family and whether they have AVX-512
-ZEN = {
+ZEN: dict[tuple[str | None, str | None, bool], str] = {
     ("AuthenticAMD", family, avx512): f" Zen {zen}"
     for family, avx512, zen in (("25", False, 3), ("25", True, 4), ("26", True, 5))
 }

@@ -36,12 +36,12 @@ def batched() -> dict[str, Attn]:
         output = torch.nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
         return output, output
 
-    return {"vmap": torch.vmap(torch.attn), "loop": loop, "SDPA": sdpa}
+    return {"loop": loop, "SDPA": sdpa}
 
 
 def routes(others: bool) -> dict[str, Attn]:
-    """By name: composition, torch.attn and, if wanted, the others, as far as this machine has what they need."""
-    found: dict[str, Attn] = {"composition": composition, "torch.attn": torch.attn}
+    """By name: composition, torch.attn, vmap and, if wanted, the others, as far as this machine has what they need."""
+    found: dict[str, Attn] = {"composition": composition, "torch.attn": torch.attn, "vmap": torch.vmap(torch.attn)}
     if not others:
         return found
     sys.path.insert(0, str(Path(__file__).parents[2] / "test"))

@@ -127,6 +127,11 @@ COMPOSED_IN_BATCHES: list[Batch] = [
 ]
 
 
+def test_small_matrices_in_batches_on_intel() -> None:
+    asked: list[rule.Asked] = [(p, "bfloat16", 96, n, n, 64, 64, 1, 2) for p in INTEL for n in (127, 128)]
+    assert answers(asked) == [False, True] * len(INTEL)
+
+
 @pytest.mark.parametrize("processor", ["AVX512", "AVX2"])
 def test_small_matrices_in_batches(processor: str) -> None:
     cases = [c for c in IN_BATCHES + COMPOSED_IN_BATCHES if (processor, c[0]) not in SLOW]
