@@ -585,6 +585,15 @@ class TestContexts(TestCase):
             inputs = [torch.randn(matrices, n, 16) for n in (128, 2048, 2048)]
             self.assertEqual(self.products(inputs, threads)[1], count)
 
+    @onlyCPU
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
+    def test_small_matrices_of_a_batch(self, device):
+        """Backward a batch of them is composed, and one of them is not."""
+        for batch, n, count in ((1, 40, 0), (1000, 40, 4), (1000, 64, 0)):
+            for shape in (batch,), (1, batch):
+                inputs = make_inputs(n, 4, 4, torch.float32, leading=shape)
+                self.assertEqual(self.products(inputs, 1)[1], count)
+
     @skipIfTorchDynamo("Dynamo traces neither these contexts nor second derivatives")
     @dtypes(*ALL)
     @parametrize("order", ORDERS, name_fn=lambda order: order.__name__)
