@@ -75,6 +75,21 @@ def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch
     assert "with them, slower (below 0.97) than composition in " in capsys.readouterr().out.splitlines()[-1]
 
 
+def test_what_is_compared_runs_beside_the_same_routes(tmp_path, monkeypatch):
+    """What others leave of malloc's heap counts against none of the columns."""
+    ran = []
+    prepare = Worker.prepare
+
+    def prepared(worker, *arguments):
+        prepare(worker, *arguments)
+        ran.append(set(worker.found))
+
+    monkeypatch.setattr(Worker, "prepare", prepared)
+    measure(monkeypatch, "--part", "batches", "--n", "16", "--d", "32", "--out", str(tmp_path))
+    compared = [{"composition", "torch.attn", "vmap"}, {"", "generic"}]
+    assert ran == [*compared, {"", "loop", "SDPA"}] * 4
+
+
 def test_results_of_another_processor_stay(tmp_path, monkeypatch):
     foreign = Record("Another Processor", 2, "AVX2", results=[result()])
     foreign.write(tmp_path)
