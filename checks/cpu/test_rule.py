@@ -127,16 +127,18 @@ COMPOSED_IN_BATCHES: list[Batch] = [
 ]
 
 
-def test_small_matrices_in_batches_on_intel() -> None:
-    asked: list[rule.Asked] = [(p, "bfloat16", 96, n, n, 64, 64, 1, 2) for p in INTEL for n in (127, 128)]
-    assert answers(asked) == [False, True] * len(INTEL)
-
-
-@pytest.mark.parametrize("processor", ["AVX512", "AVX2"])
-def test_small_matrices_in_batches(processor: str) -> None:
-    cases = [c for c in IN_BATCHES + COMPOSED_IN_BATCHES if (processor, c[0]) not in SLOW]
-    asked: list[rule.Asked] = [(processor, t, b, m, n, d, d, backward, 2) for t, b, m, n, d, backward in cases]
+def test_small_matrices_in_batches() -> None:
+    cases = IN_BATCHES + COMPOSED_IN_BATCHES
+    asked: list[rule.Asked] = [("AVX512", t, b, m, n, d, d, backward, 2) for t, b, m, n, d, backward in cases]
     assert dict(zip(cases, answers(asked), strict=True)) == {case: case in IN_BATCHES for case in cases}
+
+
+def test_small_matrices_in_batches_of_other_processors() -> None:
+    kinds = (*FAST[:2], *((p, "bfloat16") for p in INTEL))
+    sizes = ((45, 0), (46, 0), (127, 1), (128, 1))
+    asked: list[rule.Asked] = [(*kind, 96, n, n, 16, 16, backward, 2) for kind in kinds for n, backward in sizes]
+    assert answers(asked) == [False, True, False, True] * len(kinds)
+    assert all(answers([(*kind, 2048, 16, 16, 64, 64, backward, 2) for kind in SLOW for backward in BOTH]))
 
 
 @pytest.mark.parametrize(

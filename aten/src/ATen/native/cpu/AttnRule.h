@@ -12,7 +12,7 @@ namespace at::native {
 // AVX-512, with AVX-512 that MKL uses too, and with AMX beside that. All were
 // fitted on single processors of two cores: AVX2's and AVX512's on AMD's, AMX's
 // on Intel's; AVX512_MKL has AMX's but for float16. The limits of batches are
-// those of AMD's Zen 5, and below 128 x 128 AMX has them unmeasured.
+// Zen 5's, those of AVX2 as it emulates it, and AMX's up to 128 x 128 a guess.
 enum class AttnProcessor { X86, AVX2, AVX512, AVX512_MKL, AMX, Unmeasured };
 
 // Whether the kernels are faster than ATen's products, for matrices of these
@@ -61,9 +61,12 @@ inline bool attn_is_fused(
   // A call of ATen's costs as much for one matrix as for a batch. Without that
   // small matrices win later, and bfloat16's backward last, unless AMX helps.
   const double size = m * n;
-  const int late = processor == AttnProcessor::AVX512 ? 1 << 18 : 1 << 14;
-  const double least =
-      half ? (backward ? late : 1 << 11) : (backward ? 1 << 12 : 1 << 10);
+  double least = backward ? 1 << 14 : 1 << 11;
+  if (processor == AttnProcessor::AVX512 && half) {
+    least = backward ? 1 << 18 : 1 << 11;
+  } else if (processor == AttnProcessor::AVX512) {
+    least = backward ? 1 << 12 : 1 << 10;
+  }
   const bool batch =
       matrices > 1 && matrices * size * columns > (half ? 1 << 20 : 1 << 17);
   const bool small =
