@@ -87,7 +87,8 @@ def test_what_is_compared_runs_beside_the_same_routes(tmp_path, monkeypatch):
     monkeypatch.setattr(Worker, "prepare", prepared)
     measure(monkeypatch, "--part", "batches", "--n", "16", "--d", "32", "--out", str(tmp_path))
     compared = [{"composition", "torch.attn", "vmap"}, {"", "generic"}]
-    assert ran == [*compared, {"", "loop", "SDPA"}] * 4
+    with_pages = [{"composition" + records.PAGES, "torch.attn" + records.PAGES}, {"", "generic" + records.PAGES}]
+    assert ran == [*compared, *with_pages, {"", "loop", "SDPA"}] * 4
 
 
 def test_results_of_another_processor_stay(tmp_path, monkeypatch):
