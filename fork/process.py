@@ -44,10 +44,12 @@ class Together:
 
     # What such a program has started itself does not end with it: a compiler's driver leaves the compiler running.
     GROUP = ("/bin/sh", "-c", 'trap "trap - TERM; kill 0" TERM; "$@" & wait $!', "sh")
+    # Seconds in which a compiler may remove its temporary files. What has just begun may miss the signal for it.
+    PATIENCE = 2.0
 
     def __init__(self) -> None:
         self._running: set[int] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self.stopped = False
 
     def attempt(
@@ -72,15 +74,18 @@ class Together:
         out, errors = program.communicate()
         with self._lock:
             self._running.discard(program.pid)
+            self._lock.notify_all()
         status = program.returncode
         return subprocess.CompletedProcess(command, 128 - status if status > 128 else status, out, errors)
 
     def stop(self) -> None:
         with self._lock:
             self.stopped = True
-            for group in self._running:
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
-                    os.killpg(group, signal.SIGTERM)
+            for by in (signal.SIGTERM, signal.SIGKILL):
+                for group in self._running:
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
+                        os.killpg(group, by)
+                self._lock.wait_for(lambda: not self._running, self.PATIENCE)
 
 
 def reason(done: subprocess.CompletedProcess[str]) -> str:

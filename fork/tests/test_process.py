@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fork.engine.compile.diagnostics import Names, errors
 from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.process import attempt, place, run
+from fork.process import Together, attempt, place, run
 from fork.tests.helpers import script
 from fork.verify import prefix
 
@@ -94,6 +95,20 @@ def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, monkeypatch
     (failed,) = found.values()
     assert isinstance(failed, Failed) and failed.error == "mine/a.cpp:1:2: error: no such name"
     assert time.monotonic() - start < 300
+
+
+def test_what_misses_the_first_signal_is_ended_too(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    """As a compiler that is between its fork and its exec."""
+    monkeypatch.setattr(Together, "PATIENCE", 0.1)
+    group, begun = Together(), tmp_path / "begun"
+    line = f"trap '' TERM; touch {begun}; while :; do sleep 1; done"
+    running = threading.Thread(target=group.attempt, args=(["sh", "-c", line],), daemon=True)
+    running.start()
+    while not begun.is_file():
+        time.sleep(0.01)
+    group.stop()
+    running.join(100)
+    assert not running.is_alive()
 
 
 def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
