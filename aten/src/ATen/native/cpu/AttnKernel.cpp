@@ -262,6 +262,7 @@ struct Forward {
         for (const auto row : c10::irange(r, r + m)) {
           const auto scores = tile.scores[row - r], copy = tile.attn[row];
           const int64_t n = row < rows ? columns : 0;
+          std::fill(scores + width, scores + pad(columns), opmath_t(0));
           tanh_row(scores, attn_[first + row] + j, copy, n, width);
         }
       }
@@ -523,7 +524,9 @@ struct Backward {
       prefetch(attn_[next] + block.j, columns);
       const scalar_t* attn = attn_[first + row] + block.j;
       const int64_t n = row < block.rows ? columns : 0;
-      grad_row(sums[row - r], attn, tile.scores[row], n, width);
+      opmath_t* grad = sums[row - r];
+      std::fill(grad + width, grad + pad(columns), opmath_t(0));
+      grad_row(grad, attn, tile.scores[row], n, width);
     }
   }
 

@@ -24,8 +24,8 @@ int64_t product_size(int64_t size) {
   return round_up(std::max<int64_t>(size, 1), unit);
 }
 
-// Rows and columns of attn in a product; what is behind them in scratch counts
-// for nothing.
+// Rows and columns of attn in a product. Whole vectors are read behind them, of
+// zeros.
 inline int64_t tile_size(int64_t size) {
   return round_up<int64_t>(size, 16);
 }
