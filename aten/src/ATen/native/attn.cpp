@@ -15,6 +15,7 @@
 #include <ATen/ops/_attn_backward_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/attn_native.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/tanh_backward.h>
@@ -22,6 +23,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <numeric>
 #include <sstream>
 #include <tuple>
 
@@ -197,6 +200,34 @@ Tensor attn_resolved(const std::optional<Tensor>& t) {
     return Tensor();
   }
   return t->is_conj() || t->is_neg() ? t->resolve_conj().resolve_neg() : *t;
+}
+
+Tensor attn_empty_like(const Tensor& like, int64_t columns) {
+  const int64_t last = like.dim() - 1;
+  DimVector sizes(like.sizes());
+  sizes[last] = columns;
+  // Where a dimension stands in memory: the larger, the further out.
+  DimVector place(like.strides());
+  place[last] = 0;
+  for (int64_t i = last - 1; i >= 0; --i) {
+    if (sizes[i] == 1) {
+      place[i] = place[i + 1];
+    } else if (place[i] == 0) {
+      place[i] = std::numeric_limits<int64_t>::max();
+    }
+  }
+  DimVector order(like.dim());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return place[a] > place[b];
+  });
+  DimVector strides(like.dim());
+  int64_t stride = 1;
+  for (auto i = order.rbegin(); i != order.rend(); ++i) {
+    strides[*i] = stride;
+    stride *= std::max<int64_t>(sizes[*i], 1);
+  }
+  return at::empty_strided(sizes, strides, like.options());
 }
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
