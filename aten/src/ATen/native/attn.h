@@ -23,11 +23,11 @@ TORCH_API void check_attn_inputs(
     const Tensor& v);
 
 // Returns a new tensor for a result of as many rows as `like`: output is like
-// q, grad_q like q, grad_k like k and grad_v like v. It has like's sizes but for
-// the last, is dense, and has the last dimension last in memory, the others in
-// the order of like's strides. Expanded dimensions come first. One of size 1
-// stands before its successor, whatever its stride is. So the layout of a result
-// depends on an input's strides alone, not on what computes the result.
+// q, grad_q like q, grad_k like k and grad_v like v. It has like's sizes but
+// for the last, is dense, and has the last dimension last in memory, the others
+// in the order of like's strides. Expanded dimensions come first. One of size 1
+// stands before its successor, whatever its stride is. So the layout of a
+// result depends on an input's strides alone, not on what computes the result.
 TORCH_API Tensor attn_empty_like(const Tensor& like, int64_t columns);
 
 // Returns output = attn @ v and attn = tanh(q @ k.mT), without checks.
