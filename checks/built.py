@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from checks import ROOT
-from fork.engine.fork import Fork
-from fork.engine.pipeline import build
+from fork.engine.build import Build
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.series import Series
 
@@ -14,4 +14,4 @@ from fork.series import Series
 def built(cuda: str = "auto", folder: Path = ROOT / "build") -> Path:
     """The folder to import the last PR's fork from, brought up to date."""
     series = Series.load(ROOT)
-    return build(Fork(series, series.find(), bases.installed(), cuda, folder))
+    return make(Build(series, series.find(), bases.installed(), cuda, folder))

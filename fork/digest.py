@@ -18,6 +18,6 @@ def digest(*parts: bytes) -> str:
 
 def tool_files() -> list[Path]:
     """The files of the tool that a build depends on: its own modules, the weavers, checkouts and the engine."""
-    rooms = ("weave", "checkout", "engine")
+    rooms = ("cpp", "weave", "checkout", "engine")
     found = [*PACKAGE.glob("*.py"), *(file for room in rooms for file in (PACKAGE / room).rglob("*"))]
     return sorted(file for file in found if file.is_file() and "__pycache__" not in file.parts)

@@ -12,14 +12,14 @@ BROUGHT = PACKAGE / "share" if (PACKAGE / "share").is_dir() else PACKAGE.parent
 REQUIREMENTS = BROUGHT / "requirements.txt"
 SERIES = "stack/series.yaml"
 # The tool's repository, which is also a stack; None for a tool that was installed from a wheel.
-OWN = BROUGHT if (BROUGHT / SERIES).is_file() else None
+PROJECT = BROUGHT if (BROUGHT / SERIES).is_file() else None
 
 
 def root(named: Path | None) -> Path:
     """The folder of the stack: the one that --root names, or the current one, or the tool's repository."""
     if named is not None:
         return named.resolve()
-    for folder in (Path.cwd(), OWN):
+    for folder in (Path.cwd(), PROJECT):
         if folder is not None and (folder / SERIES).is_file():
             return folder
     way = "name the folder of a stack by --root, or a branch of PyTorch by --checkout"
@@ -35,8 +35,8 @@ def meant() -> str:
 
 def checkouts(named: Path | None) -> Path:
     """The folder for the stacks and the builds of checkouts: below --root, or where this user's caches are."""
-    if named is not None or OWN is not None:
-        return root(named or OWN) / "build/checkouts"
+    if named is not None or PROJECT is not None:
+        return root(named or PROJECT) / "build/checkouts"
     from platformdirs import user_cache_path  # Here, since other commands do without this library.
 
     return user_cache_path("torch-fork") / "checkouts"

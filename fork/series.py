@@ -14,7 +14,7 @@ import yaml
 
 from fork.errors import ForkError
 from fork.upstream import LOADER
-from fork.weave.kinds import Fragment, Kind, New, Rewrite, anchored
+from fork.weave.file_kinds import Fragment, Kind, New, Whole, anchored
 
 KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since", "branch")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
@@ -70,7 +70,7 @@ class Series:
 
     root: Path
     prs: tuple[PullRequest, ...]
-    anchors: Mapping[str, Fragment | Rewrite]
+    anchors: Mapping[str, Fragment | Whole]
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
     strict: bool = True
@@ -184,7 +184,7 @@ class Series:
             " or ".join(map(str, places)) + ("" if container == "file" else f" in {container}")
             for container, places in kind.places.items()
         ]
-        older = f" (older releases: {kind.formerly})" if kind.formerly else ""
+        older = f" (older releases: {kind.older_path})" if kind.older_path else ""
         return "goes " + "; ".join(spots) + older
 
     def state(self, commit: str | Commit) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.scan import scan
+from fork.cpp.scan import scan
 
 MARK = "planted"
 # What a release has: its code stands behind the `#else`.

@@ -12,7 +12,7 @@ import pytest
 from checks import ROOT
 from checks.built import built
 from fork import process
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 OPENMP = ["clang++", "-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
 TESTS = "17x5x33 or 129x70x90 or 304x64x64 or many_threads or deterministic"

@@ -11,7 +11,7 @@ import pytest
 
 from checks import ROOT
 from checks.built import built
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 pytestmark = pytest.mark.long
 LIMIT = 240

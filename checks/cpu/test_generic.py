@@ -12,7 +12,7 @@ import pytest
 from bench.cpu.processes import GENERIC
 from checks import ROOT
 from checks.built import built
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 # The operators that attn and its backward call on the CPU, and by a backend that has no kernels of its own.
 PROGRAM = """

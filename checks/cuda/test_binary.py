@@ -16,9 +16,9 @@ import pytest
 
 from bench.gpu.machine_code import cuobjdump, functions, inspected
 from checks import ROOT
+from fork.engine.build import Build
 from fork.engine.compile import toolchain
-from fork.engine.fork import Fork
-from fork.engine.pipeline import build
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.series import Series
 
@@ -60,7 +60,7 @@ def built() -> Binary | str:
         return why
     series = Series.load(ROOT)
     folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
-    site = build(Fork(series, series.find(), base, "on", folder)).resolve()
+    site = make(Build(series, series.find(), base, "on", folder)).resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
     return Binary(site, site / "torch/lib/libtorch.so", architectures)
 

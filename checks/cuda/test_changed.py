@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from fork.cli import main
+from fork.engine.build import environment
 from fork.engine.compile import toolchain
-from fork.engine.fork import environment
 from fork.engine.wheel import base as bases
 from fork.tests.helpers import QUIET_GIT, committed, edit, git, write
 from fork.tests.tiny import UPSTREAM

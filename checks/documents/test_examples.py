@@ -12,7 +12,7 @@ import pytest
 
 from checks import ROOT
 from checks.built import built
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from checks.fuzz import case as drawing
 from checks.fuzz.case import DTYPES, Case
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import check, composition
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 SECONDS = 20
 

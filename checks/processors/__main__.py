@@ -26,7 +26,7 @@ from checks.built import built
 from checks.processors import NUMERICS, Row, machine, quick, rows
 from fork import process
 from fork.arguments import Parser, status
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 GUIDE = ROOT / "guide/reliability.md"
 KEY = "processors"

@@ -14,7 +14,7 @@ from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests.helpers import git
 from fork.weave import base_path, weave
-from fork.weave.kinds import Fragment, Place
+from fork.weave.file_kinds import Fragment, Place
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [mark.xdist_group("import_stack"), mark.long]

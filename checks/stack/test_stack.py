@@ -13,7 +13,7 @@ from checks import ROOT
 from fork.checkout.operators import operators
 from fork.cli import main
 from fork.commands import check, compat
-from fork.engine.fork import Fork
+from fork.engine.build import Build
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Commit, Series
@@ -47,7 +47,7 @@ def test_tests_that_fail_on_a_release_fail_compat(
     """And nothing but what was made for a release is removed."""
     kept = write(tmp_path, {"forks/explicit-2.13.0/current": "", "bases/2.7.0/complete": ""})
     monkeypatch.setattr(bases, "obtain", lambda *_: bases.installed())
-    monkeypatch.setattr(compat, "build", lambda fork: fork.home)
+    monkeypatch.setattr(compat, "build", lambda build: build.home)
     failing = subprocess.CompletedProcess([], 1, stdout="1 failed, 41 passed in 2 s\n", stderr="")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: failing)
     assert operators(Series.load(ROOT), "explicit") == ["attn"]
@@ -60,4 +60,4 @@ def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) 
     base = bases.installed()
     other = dataclasses.replace(base, site=tmp_path)
     series = Series.load(ROOT)
-    assert len({Fork(series, series.find(), b, "auto", tmp_path).home for b in (base, other)}) == 2
+    assert len({Build(series, series.find(), b, "auto", tmp_path).home for b in (base, other)}) == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from checks import ROOT
 from checks.built import built
-from fork.engine.fork import environment
+from fork.engine.build import environment
 
 WITHOUT_DISTRIBUTED = f"""
 import runpy, sys, unittest, torch

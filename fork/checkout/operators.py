@@ -10,14 +10,14 @@ from fork.checkout.git import Checkout
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
-from fork.weave.kinds import Rewrite
+from fork.weave.file_kinds import Whole
 
 
 def operators(series: Series, commit: str | Commit) -> list[str]:
     """The names of the public operators of a state; their overloads and in-place variants share one."""
     native = series.state(commit).get(NATIVE_FUNCTIONS)
     text = native.read_text() if native else ""
-    own = altered(series, NATIVE_FUNCTIONS, text) if isinstance(series.kind(NATIVE_FUNCTIONS), Rewrite) else text
+    own = altered(series, NATIVE_FUNCTIONS, text) if isinstance(series.kind(NATIVE_FUNCTIONS), Whole) else text
     names = {re.split(r"[.(]", entry["func"])[0] for entry in yaml.safe_load(own) or ()}
     return sorted(name for name in names if not name.startswith("_") and name.rstrip("_") not in names - {name})
 

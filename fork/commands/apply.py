@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from fork.checkout.commits import Step, commit_steps, lacking, weave_steps
 from fork.checkout.git import Checkout
+from fork.checkout.stack_to_commits import Step, commit_steps, lacking, weave_steps
 from fork.commands.options import stack
 from fork.commands.show import line
 from fork.errors import ForkError

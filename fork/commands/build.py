@@ -9,10 +9,10 @@ import sysconfig
 from pathlib import Path
 
 from fork.commands import options
-from fork.engine.fork import Fork
-from fork.engine.pipeline import build, plan
+from fork.engine.build import Build
+from fork.engine.pipeline import make, plan
 from fork.errors import ForkError
-from fork.folders import OWN, PACKAGE
+from fork.folders import PACKAGE, PROJECT
 
 STARTUP = PACKAGE / "engine/wheel/startup.py"
 # Python runs the lines of a .pth file at every start.
@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    fork = options.chosen(args)
+    build = options.chosen(args)
     if args.plan:
-        plan(fork)
+        plan(build)
         return 0
-    build(fork)
-    own = fork.series.root == OWN and fork.build == OWN / "build" and not args.torch
-    if args.install or (own and not fork.sanitize):
-        print(install(fork), flush=True)
+    make(build)
+    own = build.series.root == PROJECT and build.folder == PROJECT / "build" and not args.torch
+    if args.install or (own and not build.sanitize):
+        print(install(build), flush=True)
     else:
         before, behind = options.typed(args)
         command = shlex.join(["python", "-m", "fork", *before, "run", *behind])
@@ -45,15 +45,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def install(fork: Fork) -> str:
+def install(build: Build) -> str:
     """Makes this virtual environment import the fork; says what it did."""
     if sys.prefix == sys.base_prefix:
         return (
-            f"use      `python -m fork run -- COMMAND`, or put {fork.site} first in PYTHONPATH "
+            f"use      `python -m fork run -- COMMAND`, or put {build.site} first in PYTHONPATH "
             "(no virtual environment here)"
         )
     folder = Path(sysconfig.get_path("purelib"))
-    line = LINE.format(site=str(fork.site), base=str(fork.base.dist_info))
+    line = LINE.format(site=str(build.site), base=str(build.base.dist_info))
     for file, text in ((folder / "_torch_fork.py", STARTUP.read_text()), (folder / PTH, line)):
         try:
             if not file.is_file() or file.read_text() != text:

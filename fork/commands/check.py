@@ -7,10 +7,10 @@ import os
 import shlex
 from pathlib import Path
 
-from fork.checkout.commits import commit_steps, weave_steps
 from fork.checkout.git import Checkout
+from fork.checkout.stack_to_commits import commit_steps, weave_steps
 from fork.commands.options import begun, build_folder, stack, typed
-from fork.engine.fork import COMMAND
+from fork.engine.build import COMMAND
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.folders import checkouts

@@ -9,7 +9,7 @@ from fork.errors import ForkError
 # Without the second, the first means nothing; `import` names a checkout itself.
 NEEDS = {"--since": "--checkout", "--added-only": "--checkout", "--many": "--checkout", "--linters": "--lint"}
 # Beside the second, the first means nothing, because of this.
-APART = {
+EXCLUSIVE_OPTIONS = {
     ("--static", "--lint"): "--lint builds nothing as it is",
     ("--all", "--static"): "--static runs no test",
     ("--all", "--lint"): "--lint runs no test",
@@ -22,7 +22,7 @@ APART = {
     ("--sanitize", "--cuda on"): "--sanitize is for the CPU",
 }
 # The commands that take nothing from an option of all commands, and what names it instead.
-ELSEWHERE = {
+NAMED_OTHERWISE = {
     ("import", "--checkout"): "CHECKOUT names the branch",
     ("import", "--root"): "FOLDER names the stack",
     ("new", "--checkout"): "FOLDER names the stack",
@@ -34,13 +34,13 @@ ELSEWHERE = {
 
 def refuse_senseless(args: argparse.Namespace) -> None:
     """Raises where an option of a command line means nothing; what was asked for would not happen."""
-    for (command, option), why in ELSEWHERE.items():
+    for (command, option), why in NAMED_OTHERWISE.items():
         if args.command == command and _given(args, option):
             raise ForkError(f"{why}: leave out {option}")
     for option, other in NEEDS.items():
         if _given(args, option) and not (_given(args, other) or (args.command == "import" and other == "--checkout")):
             raise ForkError(f"{option} means nothing without {other}: add {other}, or leave it out")
-    for (option, other), why in APART.items():
+    for (option, other), why in EXCLUSIVE_OPTIONS.items():
         if _given(args, option) and _given(args, other):
             raise ForkError(f"{why}: leave out {option if other in ('--static', '--lint') else other}")
 

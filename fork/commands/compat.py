@@ -13,8 +13,8 @@ from pathlib import Path
 from fork import process
 from fork.checkout.operators import operators
 from fork.commands.options import build_folder, stack
-from fork.engine.fork import Fork, environment
-from fork.engine.pipeline import build
+from fork.engine.build import Build, environment
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.folders import REQUIREMENTS
@@ -81,10 +81,10 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
     try:
         release = bases.full(release)
         base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
-        fork = Fork(series, commit, base, "off", folder)
-        made += [folder / "bases" / release, fork.home]
+        build = Build(series, commit, base, "off", folder)
+        made += [folder / "bases" / release, build.home]
         start = time.monotonic()
-        site = build(fork)
+        site = make(build)
     except ForkError as error:
         return Row(release, commit.name, f"failed: {error}", "")
     took = f"{time.monotonic() - start:.0f} s"

@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fork.checkout.commits import Step, commit_steps, lacking, weave_steps
 from fork.checkout.git import Checkout
+from fork.checkout.stack_to_commits import Step, commit_steps, lacking, weave_steps
 from fork.commands.import_ import refuse_inside
 from fork.commands.options import begun, stack
 from fork.errors import ForkError

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fork import folders
 from fork.arguments import add_branch_arguments
-from fork.checkout import branch, transcribe
+from fork.checkout import branch, branch_to_stack
 from fork.checkout.git import Checkout
 from fork.digest import digest
 from fork.errors import ForkError
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
-        transcribe.write(Path(made) / "stack-of-it", writing.files)
+        branch_to_stack.write(Path(made) / "stack-of-it", writing.files)
         (Path(made) / "stack-of-it").replace(folder)
     print(f"{folder} holds the stack: `python -m fork --root {shlex.quote(str(folder))} build` builds it")
     return 0
@@ -50,7 +50,7 @@ def refuse_inside(folder: Path, tree: Path) -> None:
         raise ForkError(f"{folder} lies in {tree} and would become part of its branch: choose a folder outside")
 
 
-def cached(args: argparse.Namespace) -> Path:
+def stack_of_checkout(args: argparse.Namespace) -> Path:
     """The folder of the stack that `--checkout` names, brought up to the branch as it is now."""
     path: Path = args.checkout.resolve()
     # Builds that go elsewhere leave nothing here.
@@ -58,17 +58,19 @@ def cached(args: argparse.Namespace) -> Path:
     top = build.absolute() / "checkouts" if build else folders.checkouts(args.root)
     home = top / f"{path.name}-{digest(str(path).encode())[:6]}"
     with alone(home.with_suffix(".lock"), f"another command reads {path}"):
-        file = home / transcribe.KEPT / "unwoven.json"
-        memory = transcribe.remembered(file)
+        file = home / branch_to_stack.KEPT / "unwoven.json"
+        memory = branch_to_stack.remembered(file)
         writing = _read(args, args.checkout, memory, whole=True)
         home.mkdir(parents=True, exist_ok=True)
-        transcribe.write(home, writing.files)
+        branch_to_stack.write(home, writing.files)
         file.parent.mkdir(exist_ok=True)
         file.write_text(json.dumps(memory))
     return home
 
 
-def _read(args: argparse.Namespace, tree: Path, memory: transcribe.Memory, whole: bool = False) -> transcribe.Writing:
+def _read(
+    args: argparse.Namespace, tree: Path, memory: branch_to_stack.Memory, whole: bool = False
+) -> branch_to_stack.Writing:
     checkout = Checkout.open(tree)
     begun = branch.start(checkout, getattr(args, "since", None))
     found = branch.states(checkout, begun, line=not whole)
@@ -80,10 +82,10 @@ def _read(args: argparse.Namespace, tree: Path, memory: transcribe.Memory, whole
         settings |= {"tip": "branch", "checkout": str(tree.resolve()), "since": begun.commit, "branch": own}
     if not all(STACK in pr.description for pr in branch.pull_requests(found)):
         settings["strict"] = False
-    writing = transcribe.stack_files(checkout, begun, found, memory, settings, whole)
+    writing = branch_to_stack.stack_files(checkout, begun, found, memory, settings, whole)
     print(f"stack    {branch.summary(found, own, begun)}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
-        transcribe.refuse_left_out(writing.left_out, checkout)
+        branch_to_stack.refuse_left_out(writing.left_out, checkout)
     for line in (*writing.told, *writing.left_out):
         print(f"left out {line}", file=sys.stderr, flush=True)
     return writing

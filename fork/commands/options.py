@@ -10,9 +10,9 @@ from pathlib import Path
 from fork.arguments import at_least
 from fork.checkout import branch
 from fork.checkout.git import Checkout
-from fork.commands.import_ import cached
+from fork.commands.import_ import stack_of_checkout
+from fork.engine.build import Build
 from fork.engine.compile import sanitizers
-from fork.engine.fork import Fork
 from fork.engine.pipeline import refuse_names, refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, sanitize: bool = True) -> Non
         "--many",
         type=at_least(1),
         metavar="N",
-        help=f"compile up to N of PyTorch's sources and operators (default: {Fork.many})",
+        help=f"compile up to N of PyTorch's sources and operators (default: {Build.most_sources})",
     )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
     if not sanitize:
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser, sanitize: bool = True) -> Non
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
     checkout = getattr(args, "checkout", None)
-    return Series.load(cached(args) if checkout else root(args.root))
+    return Series.load(stack_of_checkout(args) if checkout else root(args.root))
 
 
 def typed(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -77,7 +77,7 @@ def build_folder(args: argparse.Namespace, series: Series, name: str = "build") 
     return folder
 
 
-def chosen(args: argparse.Namespace) -> Fork:
+def chosen(args: argparse.Namespace) -> Build:
     """The fork that the options name."""
     words = getattr(args, "sanitize", None)
     sanitize = sanitizers.named(words) if words is not None else ()
@@ -88,7 +88,7 @@ def chosen(args: argparse.Namespace) -> Fork:
     folder = build_folder(args, series)
     commit = series.find(args.pr)
     refuse_unbuildable(series, commit)
-    return Fork(series, commit, base_of(args), cuda, folder, sanitize, args.many or Fork.many)
+    return Build(series, commit, base_of(args), cuda, folder, sanitize, args.many or Build.most_sources)
 
 
 def base_of(args: argparse.Namespace) -> Base:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fork.commands import options
 from fork.digest import digest
-from fork.engine.fork import COMMAND, Fork, environment, python_folder
-from fork.engine.pipeline import build
+from fork.engine.build import COMMAND, Build, environment, python_folder
+from fork.engine.pipeline import make
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError, NothingToBuild
 from fork.folders import checkouts
@@ -28,24 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments")
 
 
-def _chosen(args: argparse.Namespace) -> tuple[Fork | None, Base]:
+def _chosen(args: argparse.Namespace) -> tuple[Build | None, Base]:
     """The fork and its base; no fork where nothing is changed of what a wheel holds."""
     try:
-        fork = options.chosen(args)
+        build = options.chosen(args)
     except NothingToBuild as nothing:
         base = options.base_of(args)
         print(f"note     {nothing}; so this is torch {base.version} itself", file=sys.stderr, flush=True)
         return None, base
-    return fork, fork.base
+    return build, build.base
 
 
 def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise ForkError("no command was given: write it after `--`, as in `fork run -- python script.py`")
-    fork, base = _chosen(args)
+    build, base = _chosen(args)
     # Without a fork in a folder of the interpreter's, since two commands may run with two.
-    home = fork.home if fork else checkouts(args.root).parent / "stock" / digest(str(base.python).encode())
+    home = build.home if build else checkouts(args.root).parent / "stock" / digest(str(base.python).encode())
     folder = python_folder(home, base.python)
     # Before a build that takes minutes.
     program = shutil.which(words[0], path=environment(folder, folder / "python")["PATH"])
@@ -53,11 +53,11 @@ def run(args: argparse.Namespace) -> int:
         found = Path(words[0]).exists()
         print(f"fork: {words[0]} {'cannot be executed' if found else 'was not found'}", file=sys.stderr)
         return NOT_EXECUTABLE if found else NOT_FOUND
-    site = base.site if fork is None else build(fork) if fork.stale() else fork.site
+    site = base.site if build is None else make(build) if build.stale() else build.site
     sys.stdout.flush()
     before = args.typed[: len(args.typed) - len(args.words)]
     # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-    variables = CRASHES | environment(site.resolve(), folder / "python", fork.sanitize if fork else ())
+    variables = CRASHES | environment(site.resolve(), folder / "python", build.sanitize if build else ())
     variables[COMMAND] = shlex.join(["python", "-m", "fork", *before, "--"])
     try:
         os.execve(program, words, variables)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fork import process
 from fork.commands import options
-from fork.engine.fork import Fork
-from fork.engine.pipeline import build
+from fork.engine.build import Build
+from fork.engine.pipeline import make
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import PACKAGES
 from fork.errors import ForkError
@@ -25,23 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    fork = options.chosen(args)
-    out: Path = (args.out or fork.build / "wheels").absolute()
+    build = options.chosen(args)
+    out: Path = (args.out or build.folder / "wheels").absolute()
     if out.exists() and not out.is_dir():
         raise ForkError(f"{out} is not a folder: give another by --out")
-    site = build(fork).resolve()
-    print(f"done     {pack(fork, site, out)}", flush=True)
+    site = make(build).resolve()
+    print(f"done     {pack(build, site, out)}", flush=True)
     return 0
 
 
-def pack(fork: Fork, site: Path, out: Path) -> Path:
+def pack(build: Build, site: Path, out: Path) -> Path:
     """The wheel: the fork's packages and the base's metadata under the version `<base>+<stack>`."""
-    with alone(fork.home / "wheel.lock", f"another wheel of {fork.home.name} is being packed"):
-        return _pack(fork, site, out, fork.home / "wheel")
+    with alone(build.home / "wheel.lock", f"another wheel of {build.home.name} is being packed"):
+        return _pack(build, site, out, build.home / "wheel")
 
 
-def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
-    version = local_version(fork.base.version, fork.series.wheel_suffix)
+def _pack(build: Build, site: Path, out: Path, content: Path) -> Path:
+    version = local_version(build.base.version, build.series.wheel_suffix)
     shutil.rmtree(content, ignore_errors=True)
     for package in PACKAGES:
         if (site / package).is_dir():
@@ -50,7 +50,7 @@ def _pack(fork: Fork, site: Path, out: Path, content: Path) -> Path:
             )
     info = content / f"torch-{version}.dist-info"
     shutil.copytree(
-        fork.base.dist_info,
+        build.base.dist_info,
         info,
         ignore=shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"),
     )

@@ -15,21 +15,21 @@ from pathlib import Path
 import yaml
 
 from fork import process
-from fork.checkout.changed import HEADERS, SOURCES
+from fork.checkout.release_tree import HEADERS, SOURCES
 from fork.clock import Clock
+from fork.engine.build import Build, environment
 from fork.engine.compile import cache, sanitizers, submodules, toolchain
 from fork.engine.compile.compiler import LOG, Compiler
 from fork.engine.compile.device import Device
-from fork.engine.compile.diagnostics import Names
+from fork.engine.compile.diagnostics import NamesForErrors
 from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit
-from fork.engine.fork import Fork, environment
 from fork.engine.generate.nodes import HEADER, structs
 from fork.engine.generate.rejection import rejection
 from fork.engine.link.link import link_fork
-from fork.engine.link.own import AUTOCAST, Job, units
-from fork.engine.replace.replace import added_entries, changed, generated, replace_sources
-from fork.engine.replace.search import Replaced
+from fork.engine.link.units_of_the_stack import AUTOCAST, Job, units
+from fork.engine.replace.replace import added_entries, changed_texts, generated, replace_sources
+from fork.engine.replace.search import Replacements
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import WHEEL_FOLDERS, Base
 from fork.engine.wheel.woven import write_woven
@@ -39,8 +39,8 @@ from fork.refusals import Refusal
 from fork.series import Commit, Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
-from fork.weave.cpp_inverse import has_code, unread
-from fork.weave.kinds import Fragment, New, Rewrite
+from fork.weave.cpp_inverse import has_code, pieces_inside_functions
+from fork.weave.file_kinds import Fragment, New, Whole
 
 # Scripts that run with the base's Python.
 GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
@@ -69,7 +69,7 @@ def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
         for path, file in state.items()
         if isinstance(kind := series.kind(path), Fragment)
         if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu"))
-        for name, piece in unread(file.read_text())
+        for name, piece in pieces_inside_functions(file.read_text())
         if has_code(piece) and not any(place.replaces for place in kind.places[name])
     ]
 
@@ -77,45 +77,45 @@ def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
 def refuse_unbuildable(series: Series, commit: Commit) -> None:
     """Raises where a state has nothing for a wheel; needs no base."""
     state = series.state(commit)
-    if not (series.of_kind(state, Rewrite) or any(path.startswith(f) for path in state for f, _ in WHEEL_FOLDERS)):
+    if not (series.of_kind(state, Whole) or any(path.startswith(f) for path in state for f, _ in WHEEL_FOLDERS)):
         raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
     for path, file in series.of_kind(state, Fragment).items():
         if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
             raise ForkError(Refusal.LIST_OF_A_STACK.of(path=path, name=found[1]))
 
 
-def build(fork: Fork) -> Path:
+def make(build: Build) -> Path:
     """Brings the fork up to date and returns its site folder; the last good one stays until then."""
-    return _at_work(fork, _make)
+    return _with_lock_and_stage(build, _make_fork)
 
 
-def plan(fork: Fork) -> None:
+def plan(build: Build) -> None:
     """Tells what a build would compile, and refuses what it would refuse before it compiles; installs nothing."""
-    _at_work(fork, _plan)
+    _with_lock_and_stage(build, _plan)
 
 
-def _at_work(fork: Fork, make: Callable[[Fork, Path], None]) -> Path:
+def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> Path:
     """The fork's site folder, when this has been done in a folder that does not outlast it."""
-    refuse_unbuildable(fork.series, fork.commit)
-    refuse_names(fork.home, fork.series.root, fork.base.site, GENERATE)
-    advice, busy = "choose a writable folder with --build", f"another build of {fork.home.name} is running"
-    with told_plainly(fork.home, advice), alone(fork.home / "lock", busy):
-        if not fork.stale() and not _edited(fork):
-            print(f"current  {fork.commit.name} on torch {fork.base.version} is up to date: {fork.site}", flush=True)
-            return fork.site
-        print(f"fork     {fork.commit.name} on torch {fork.base.version} ({fork.base.site})", flush=True)
-        for left_over in fork.home.glob("stage-*"):
+    refuse_unbuildable(build.series, build.commit)
+    refuse_names(build.home, build.series.root, build.base.site, GENERATE)
+    advice, busy = "choose a writable folder with --build", f"another build of {build.home.name} is running"
+    with told_plainly(build.home, advice), alone(build.home / "lock", busy):
+        if not build.stale() and not _edited(build):
+            print(f"current  {build.commit.name} on torch {build.base.version} is up to date: {build.site}", flush=True)
+            return build.site
+        print(f"fork     {build.commit.name} on torch {build.base.version} ({build.base.site})", flush=True)
+        for left_over in build.home.glob("stage-*"):
             shutil.rmtree(left_over)
-        stage = fork.home / f"stage-{os.getpid()}"
+        stage = build.home / f"stage-{os.getpid()}"
         try:
-            make(fork, stage)
+            make(build, stage)
         except Exception as error:
-            if not fork.base.is_current():
-                raise _replaced(fork.base) from error
+            if not build.base.is_current():
+                raise _base_was_reinstalled(build.base) from error
             raise
         finally:
             shutil.rmtree(stage, ignore_errors=True)
-        return fork.site
+        return build.site
 
 
 def refuse_names(*paths: Path) -> None:
@@ -124,17 +124,17 @@ def refuse_names(*paths: Path) -> None:
             raise ForkError(f"a build takes no path with {wrong[0]!r}, as in {path!r}: give the folder another name")
 
 
-def _replaced(base: Base) -> ForkError:
+def _base_was_reinstalled(base: Base) -> ForkError:
     return ForkError(f"torch {base.version} in {base.site} was replaced during the build: run the command again")
 
 
-def _edited(fork: Fork) -> bool:
+def _edited(build: Build) -> bool:
     """Whether somebody has edited the fork's files in place; says which one and where it stays."""
-    fork.base.check(disk.edited_base(fork.base))
-    edited = sorted(disk.changed_after(fork.site, (fork.site / "fork.json").stat().st_mtime))
+    build.base.check(disk.edited_base(build.base))
+    edited = sorted(disk.changed_after(build.site, (build.site / "fork.json").stat().st_mtime))
     if edited:
         more = f" and {len(edited) - 1} more" if edited[1:] else ""
-        kept = f"and the edited one stays until the build after this: {fork.site.resolve()}"
+        kept = f"and the edited one stays until the build after this: {build.site.resolve()}"
         print(f"edited   {edited[0]}{more} of the fork: it is built anew, {kept}", flush=True)
     return bool(edited)
 
@@ -150,43 +150,45 @@ class Begun:
     chosen: str = ""
 
 
-def _begin(fork: Fork, stage: Path, clock: Clock) -> Begun:
+def _copy_and_weave(build: Build, stage: Path, clock: Clock) -> Begun:
     """Copies the base and weaves."""
-    state = fork.series.state(fork.commit)
+    state = build.series.state(build.commit)
     toolkit: Toolkit | None = None
     chosen = ""
-    fork.base.check(fork.base.resized())
-    fork.base.remember(fork.home / "work")
-    sources = [path for path in compiled(fork.series, state) if not path.endswith(".h")]
-    compiles = bool(NATIVE_FUNCTIONS in state or sources or changed(fork.series, state))
+    build.base.check(build.base.resized())
+    build.base.remember(build.home / "work")
+    sources = [path for path in compiled(build.series, state) if not path.endswith(".h")]
+    compiles = bool(NATIVE_FUNCTIONS in state or sources or changed_texts(build.series, state))
     if compiles:
-        toolchain.check_tools(fork.base)
-        toolkit, chosen = toolchain.choose(fork.base, fork.cuda)
-        if fork.cuda == "on" or (fork.base.cuda and _has_device_code(fork.series, state)):
+        toolchain.check_tools(build.base)
+        toolkit, chosen = toolchain.choose(build.base, build.cuda)
+        if build.cuda == "on" or (build.base.cuda and _has_device_code(build.series, state)):
             print(f"cuda     {chosen}", flush=True)
-    disk.copy(fork.base, stage, fork.home / "work/base")
-    clock.step("copy", f"{fork.base.site}/torch, as links")
+    disk.copy(build.base, stage, build.home / "work/base")
+    clock.step("copy", f"{build.base.site}/torch, as links")
 
-    woven = write_woven(fork.base, fork.series, state, stage, fork.home / "work")
+    woven = write_woven(build.base, build.series, state, stage, build.home / "work")
     clock.step("weave", f"{len(woven)} files")
-    for path in inside_functions(fork.series, state):
+    for path in inside_functions(build.series, state):
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
     return Begun(state, compiles, toolkit, chosen)
 
 
-def _plan(fork: Fork, stage: Path) -> None:
+def _plan(build: Build, stage: Path) -> None:
     clock = Clock()
-    for path in fork.series.state(fork.commit):
-        print(f"{'new' if isinstance(fork.series.kind(path), New) else 'changed':8} {path}", flush=True)
-    begun = _begin(fork, stage, clock)
+    for path in build.series.state(build.commit):
+        print(f"{'new' if isinstance(build.series.kind(path), New) else 'changed':8} {path}", flush=True)
+    begun = _copy_and_weave(build, stage, clock)
     if begun.compiles:
-        _tell(_job(fork, stage, begun, clock, planned=True), begun.chosen)
-    print(f"stays    all else, as torch {fork.base.version} has it", flush=True)
+        _print_plan(_prepare(build, stage, begun, clock, planned=True), begun.chosen)
+    print(f"stays    all else, as torch {build.base.version} has it", flush=True)
     took = time.monotonic() - clock.start
-    print(f"planned  {fork.commit.name} on torch {fork.base.version} in {took:.1f} s: nothing is compiled or installed")
+    print(
+        f"planned  {build.commit.name} on torch {build.base.version} in {took:.1f} s: nothing is compiled or installed"
+    )
 
 
-def _tell(job: Job, chosen: str) -> None:
+def _print_plan(job: Job, chosen: str) -> None:
     """What a job would compile, and what nobody knows before it has."""
     for line in job.replaced.told:
         print(line)
@@ -209,25 +211,25 @@ def _origin(job: Job, path: str) -> str:
     return "generated for what is added" if path.startswith("generated/") else "the tool's own"
 
 
-def _make(fork: Fork, stage: Path) -> None:
-    clock, made_of = Clock(), fork.digest()
-    begun, replaced = _begin(fork, stage, clock), Replaced()
+def _make_fork(build: Build, stage: Path) -> None:
+    clock, made_of = Clock(), build.digest()
+    begun, replaced = _copy_and_weave(build, stage, clock), Replacements()
     if begun.compiles:  # else Python changes alone, and the base's libraries stay
-        job = _job(fork, stage, begun, clock)
+        job = _prepare(build, stage, begun, clock)
         replaced = job.replaced
         _make_libraries(stage, job, clock)
-    if not fork.base.is_current():
-        raise _replaced(fork.base)
+    if not build.base.is_current():
+        raise _base_was_reinstalled(build.base)
     if (tolerances := begun.state.get(TOLERANCES)) is not None:
         disk.write(stage, TOLERANCES, tolerances.read_bytes())
-    made = {"digest": made_of, "commit": fork.commit.name, "base": fork.base.version, "of": fork.of}
+    made = {"digest": made_of, "commit": build.commit.name, "base": build.base.version, "of": build.described}
     disk.write(stage, "fork.json", json.dumps(made))
     disk.date_last(stage / "fork.json", stage)
-    _try_out(fork, stage, replaced)
-    _publish(fork, stage)
-    clock.step("install", f"{fork.site}")
+    _try_out(build, stage, replaced)
+    _publish(build, stage)
+    clock.step("install", f"{build.site}")
     took = time.monotonic() - clock.start
-    print(f"done     {fork.commit.name} on torch {fork.base.version} in {took:.1f} s", flush=True)
+    print(f"done     {build.commit.name} on torch {build.base.version} in {took:.1f} s", flush=True)
 
 
 def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
@@ -236,51 +238,51 @@ def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
     return any(path.endswith((".cu", ".cuh")) for path in state) or bool(native and "CUDA" in native.read_text())
 
 
-def _job(fork: Fork, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
+def _prepare(build: Build, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
     """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
-    state, work = begun.state, fork.home / "work"
+    state, work = begun.state, build.home / "work"
     made = work / "generated"
     for log in (LOG, cache.LOG):
         (work / log).unlink(missing_ok=True)
-    if native := _added(fork, state, NATIVE_FUNCTIONS):
-        _generate(fork, stage, native, _added(fork, state, DERIVATIVES), made)
+    if native := _entries_added(build, state, NATIVE_FUNCTIONS):
+        _generate(build, stage, native, _entries_added(build, state, DERIVATIVES), made)
         disk.install_headers(stage, made)
         disk.install_stubs(stage, made)
         clock.step("generate", f"{sum(1 for _ in made.rglob('*.*'))} files by PyTorch's own generators")
     else:
         shutil.rmtree(made, ignore_errors=True)
 
-    replaced = replace_sources(fork, stage, state, begun.toolkit, begun.chosen, planned)
+    replaced = replace_sources(build, stage, state, begun.toolkit, begun.chosen, planned)
     for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
-    sources = compiled(fork.series, state)
+    sources = compiled(build.series, state)
     return Job(
-        compiler=_compiler(fork, begun, replaced, sources),
+        compiler=_compiler(build, begun, replaced, sources),
         sources=sources,
         toolkit=begun.toolkit,
-        sanitize=fork.sanitize,
+        sanitize=build.sanitize,
         replaced=replaced,
     )
 
 
-def _compiler(fork: Fork, begun: Begun, replaced: Replaced, sources: Mapping[str, Path]) -> Compiler:
+def _compiler(build: Build, begun: Begun, replaced: Replacements, sources: Mapping[str, Path]) -> Compiler:
     """The one for the stack's own, which reads the headers that the branch changes, and those that it adds."""
-    base, work, checkout = fork.base, fork.home / "work", fork.series.checkout
+    base, work, checkout = build.base, build.home / "work", build.series.checkout
     includes = [*replaced.headers, work / "headers", *generated(work)]
     if AUTOCAST in sources:
         disk.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
     device = Device(base, begun.toolkit, begun.chosen)
     brought = device.includes()
     behind = submodules.behind(base, checkout, work, brought) if checkout else brought
-    places = {path: str(fork.series.written_at(path) or file) for path, file in sources.items()}
+    places = {path: str(build.series.written_at(path) or file) for path, file in sources.items()}
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
-    fragments = frozenset(fork.series.of_kind(sources, Fragment))
-    names = Names(places | headers, replaced.kernels, fragments)
+    fragments = frozenset(build.series.of_kind(sources, Fragment))
+    names = NamesForErrors(places | headers, replaced.kernels, fragments)
     capabilities = toolchain.instruction_sets(base.torch, platform.machine())
     flags = Flags(base, work, capabilities, includes, behind, device)
-    return Compiler(flags, fork.build / "ccache", names, sanitizers.flags(fork.sanitize))
+    return Compiler(flags, build.folder / "ccache", names, sanitizers.flags(build.sanitize))
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
@@ -295,37 +297,37 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     clock.step(*(("compile", own) if count or job.operators else ("link", "libtorch.so and torch._C")))
 
 
-def _added(fork: Fork, state: dict[str, Path], path: str) -> Path | None:
+def _entries_added(build: Build, state: dict[str, Path], path: str) -> Path | None:
     """A list with the entries that the state adds for operators that it adds."""
     file = state.get(path)
-    return added_entries(fork, path, file) if file and isinstance(fork.series.kind(path), Rewrite) else file
+    return added_entries(build, path, file) if file and isinstance(build.series.kind(path), Whole) else file
 
 
-def _served(fork: Fork, native: Path) -> Path:
+def _entries_this_base_takes(build: Build, native: Path) -> Path:
     """The list of operators without what this base lacks."""
-    kind = fork.series.kind(NATIVE_FUNCTIONS)
-    if not isinstance(kind, Fragment) or not kind.newer:
+    kind = build.series.kind(NATIVE_FUNCTIONS)
+    if not isinstance(kind, Fragment) or not kind.only_if_base_has:
         return native
-    served = kind.served(native.read_text(), fork.base.read(NATIVE_FUNCTIONS) or "")
-    lost = " and ".join(word for word in kind.newer if word not in served)
-    print(f"note     torch {fork.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
-    disk.write(fork.home / "work/served", native.name, served)
-    return fork.home / "work/served" / native.name
+    served = kind.served(native.read_text(), build.base.read(NATIVE_FUNCTIONS) or "")
+    lost = " and ".join(word for word in kind.only_if_base_has if word not in served)
+    print(f"note     torch {build.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
+    disk.write(build.home / "work/served", native.name, served)
+    return build.home / "work/served" / native.name
 
 
-def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
+def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
-    command = [fork.base.python, GENERATE, _served(fork, native), derivatives or "", generated]
+    command = [build.base.python, GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
     environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
     done = process.attempt(command, env=environment)
     if done.returncode:
-        log = fork.home / "work/generate.log"
+        log = build.home / "work/generate.log"
         log.write_text(done.stdout + done.stderr)
         if process.DISK_FULL in done.stderr:
             raise ForkError(f"the disk is full at {generated}: free some space and try again")
         raise ForkError(f"PyTorch's generators reject {rejection(done.stderr, native, derivatives)} (all of it: {log})")
     own, theirs = (
-        structs(text) for text in ((generated / "autograd" / HEADER).read_text(), fork.base.read(HEADER) or "")
+        structs(text) for text in ((generated / "autograd" / HEADER).read_text(), build.base.read(HEADER) or "")
     )
     if taken := sorted(own.keys() & theirs.keys()):
         raise ForkError(Refusal.KNOWN_NODE.of(path=NATIVE_FUNCTIONS, node=taken[0]))
@@ -335,35 +337,35 @@ def _generate(fork: Fork, stage: Path, native: Path, derivatives: Path | None, g
             print(f"note     no Tensor.{name}: the class Tensor of a wheel takes no new method", flush=True)
 
 
-def _try_out(fork: Fork, stage: Path, replaced: Replaced) -> None:
+def _try_out(build: Build, stage: Path, replaced: Replacements) -> None:
     """Imports the new fork before it replaces the last good one, and looks whether what it replaces is replaced."""
-    own = ["libtorch.so", "_C" + fork.base.probe.suffix]
-    bindings = sorted({*fork.base.probe.bindings} - replaced.gone) if replaced.python else []
+    own = ["libtorch.so", "_C" + build.base.probe.suffix]
+    bindings = sorted({*build.base.probe.bindings} - replaced.gone) if replaced.python else []
     found = {"slots": replaced.slots, "jumps": replaced.jumps}
     asked = {"stage": str(stage), "own": own, "bindings": bindings, **found}
-    disk.write(fork.home / "work", "slots.json", json.dumps(asked))
+    disk.write(build.home / "work", "slots.json", json.dumps(asked))
     failed = "the new fork does not import, so the last good one stays"
-    variables = environment(stage, fork.base.python, fork.sanitize)
+    variables = environment(stage, build.base.python, build.sanitize)
     if replaced.slots:
         variables["LD_BIND_NOW"] = "1"
-    program, told = str(PROOF), str(fork.home / "work/slots.json")
+    program, told = str(PROOF), str(build.home / "work/slots.json")
     # As a module would: its own folder is not to be searched for what torch imports.
     code = f"import runpy, sys; sys.argv[1:] = [{told!r}]; runpy.run_path({program!r}, run_name='__main__')"
-    command: list[str | Path] = [fork.base.python, "-X", "faulthandler", "-c", code]
+    command: list[str | Path] = [build.base.python, "-X", "faulthandler", "-c", code]
     done = process.attempt(command, env=variables, cwd="/")
     if done.returncode:
         raise ForkError(f"{failed}: {process.reason(done)}{process.place(done, stage)}")
 
 
-def _publish(fork: Fork, stage: Path) -> None:
+def _publish(build: Build, stage: Path) -> None:
     """Makes the stage the current fork in one rename; the one before it stays for who still runs it."""
-    previous = fork.site.resolve() if fork.site.is_symlink() else None
-    final = fork.home / f"site-{time.time_ns()}"
+    previous = build.site.resolve() if build.site.is_symlink() else None
+    final = build.home / f"site-{time.time_ns()}"
     stage.rename(final)
-    link = fork.home / "current.new"
+    link = build.home / "current.new"
     link.unlink(missing_ok=True)
     link.symlink_to(final.name)
-    link.replace(fork.site)
-    for old in fork.home.glob("site-*"):
+    link.replace(build.site)
+    for old in build.home.glob("site-*"):
         if old not in (final, previous):
             shutil.rmtree(old, ignore_errors=True)

@@ -38,7 +38,7 @@ POINTWISE = (
 # Where a failed check stands, as the library says it.
 SOURCE = re.compile(rb"aten/src/ATen/native/(?:cpu/)?(\w+)\.cpp")
 SPACE = "namespace torch::autograd::generated::details"
-ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+FIXED_ANCHORS: Mapping[str, Mapping[str, str]] = {
     "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": {
         "TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m)": "last"
     },
@@ -63,9 +63,9 @@ def anchors(
     for path in paths:
         if path == "docs/source/torch.md":
             before = max((known for known in POINTWISE if known < name), default=POINTWISE[0])
-            found[path] = {"formerly": "docs/source/torch.rst", "Pointwise Ops": f"after {before}"}
-        elif path in ELSEWHERE:
-            found[path] = {c: place for c, place in ELSEWHERE[path].items() if c in containers.get(path, (c,))}
+            found[path] = {"older_path": "docs/source/torch.rst", "Pointwise Ops": f"after {before}"}
+        elif path in FIXED_ANCHORS:
+            found[path] = {c: place for c, place in FIXED_ANCHORS[path].items() if c in containers.get(path, (c,))}
         elif path in NEIGHBOURS:
             text = read(path)
             if text is None:

@@ -16,7 +16,7 @@ from pygments.lexers.special import TextLexer
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType, is_token_subtype
 from pygments.util import ClassNotFound
 
-from fork.weave.difference import Hunk, hunks
+from fork.cpp.difference import Hunk, hunks
 
 CONTEXT = 4
 # The page's classes of colours. The first kind that contains a token's kind gives its class.

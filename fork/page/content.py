@@ -14,7 +14,7 @@ from fork.page.code import Row, rows
 from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave
-from fork.weave.kinds import New
+from fork.weave.file_kinds import New
 
 
 @dataclass(frozen=True)

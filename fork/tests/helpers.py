@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from fork.cli import main
-from fork.engine.fork import Fork, environment
+from fork.engine.build import Build, environment
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave
-from fork.weave.kinds import Fragment, Place
+from fork.weave.file_kinds import Fragment, Place
 
 ROOT = Path(__file__).resolve().parents[2]
 QUIET_GIT = {
@@ -34,13 +34,13 @@ QUIET_GIT = {
 }
 
 
-def anchor(formerly: str | None = None, **places: str | tuple[str, ...]) -> Fragment:
+def anchor(older_path: str | None = None, **places: str | tuple[str, ...]) -> Fragment:
     """`anchor(file="after x")`; a name that is not an identifier goes in by `**{"a b": "last"}`."""
     spots = {
         container: tuple(map(place, [words] if isinstance(words, str) else words))
         for container, words in places.items()
     }
-    return Fragment(spots, formerly)
+    return Fragment(spots, older_path)
 
 
 def place(words: str) -> Place:
@@ -134,10 +134,10 @@ class Tool:
         return said
 
 
-def fork_of(root: Path, build: Path | None = None) -> Fork:
+def fork_of(root: Path, build: Path | None = None) -> Build:
     """The fork of a stack's last state on the installed torch, for the CPU."""
     series = Series.load(root)
-    return Fork(series, series.find(), bases.installed(), "off", build or root / "build")
+    return Build(series, series.find(), bases.installed(), "off", build or root / "build")
 
 
 def python(site: Path, *words: str | Path, **more: str) -> str:

@@ -23,7 +23,7 @@ prs:
 anchors:
   aten/src/ATen/native/native_functions.yaml:
     file: after softmax.int
-    newer: NextYearsDevice
+    only_if_base_has: NextYearsDevice
   tools/autograd/derivatives.yaml:
     file: after softplus
   torch/overrides.py:

@@ -1,4 +1,4 @@
-"""The builder, on a stack of its own: what it makes works, and nothing that goes wrong loses the last good fork."""
+"""The builder, on a stack of its own: what it makes works, and nothing that goes wrong loses the last good build."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from pytest import CaptureFixture, MonkeyPatch, TempPathFactory, fail, fixture, mark, raises
 
 from fork.engine import pipeline
+from fork.engine.build import environment
 from fork.engine.compile import toolchain
 from fork.engine.compile.flags import defined
-from fork.engine.fork import environment
-from fork.engine.pipeline import build
-from fork.engine.replace.search import Replaced
+from fork.engine.pipeline import make
+from fork.engine.replace.search import Replacements
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.engine.wheel.woven import write_woven
@@ -39,7 +39,7 @@ def root(tmp_path_factory: TempPathFactory) -> Path:
     """The second stack, built once from nothing."""
     root = softclip.stack(tmp_path_factory.mktemp("stack"))
     with (root / "said").open("w") as said, redirect_stdout(said):
-        build(fork_of(root))
+        make(fork_of(root))
     return root
 
 
@@ -130,7 +130,7 @@ def test_the_same_state_in_another_folder_is_not_compiled_again(
 ) -> None:
     """Nor is its library another one: no path of a folder is in it."""
     other = softclip.stack(tmp_path / "another folder's" / "stack")
-    site = build(fork_of(other))
+    site = make(fork_of(other))
     assert re.search(r", ([1-9]\d*) of \1 objects from ccache \(", capsys.readouterr().out)
     library = "torch/lib/libtorch.so"
     assert (site / library).read_bytes() == (fork_of(root).site / library).read_bytes()
@@ -145,12 +145,12 @@ def test_the_base_keeps_every_file_as_installed(root: Path) -> None:
 def test_a_source_that_does_not_compile_leaves_the_last_good_fork(root: Path, kernel: Path) -> None:
     kernel.write_text(kernel.read_text().replace(".tanh()", ".tahn()"))
     with raises(ForkError, match=r"compiling failed: .*tahn.*compile\.log"):
-        build(fork_of(root))
+        make(fork_of(root))
     assert works(fork_of(root).site)
     # A branch's file is compiled as a copy; the error names the file that somebody edits.
     series = replace(fork_of(root).series, checkout=Path("/their/pytorch"))
     with raises(ForkError, match=rf"compiling failed: /their/pytorch/{softclip.KERNEL}:\d+:.*tahn"):
-        build(replace(fork_of(root), series=series))
+        make(replace(fork_of(root), series=series))
 
 
 DERIVATIVES = "tools/autograd/derivatives.yaml"
@@ -172,37 +172,37 @@ def test_what_the_generators_reject_is_told_with_its_cause_and_line(
 ) -> None:
     comment = "# The second line is the entry's.\n" if path == DERIVATIVES else ""
     (root / path).write_text(comment + softclip.FILES[path].replace(old, new))
-    fork = fork_of(root)
-    state, generated = fork.series.state(fork.commit), fork.home / "work/generated"
+    build = fork_of(root)
+    state, generated = build.series.state(build.commit), build.home / "work/generated"
     with raises(ForkError, match=rf"generators reject {root}/{path}:{sentence}.*generate\.log\)") as caught:
-        pipeline._generate(fork, fork.site, state[softclip.NATIVE], state.get(DERIVATIVES), generated)
-    assert "Traceback" in (fork.home / "work/generate.log").read_text() and "\n" not in str(caught.value)
+        pipeline._generate(build, build.site, state[softclip.NATIVE], state.get(DERIVATIVES), generated)
+    assert "Traceback" in (build.home / "work/generate.log").read_text() and "\n" not in str(caught.value)
 
 
 def test_a_disk_that_is_full_while_generating(root: Path, tmp_path: Path) -> None:
     full = script(tmp_path / "python", "cat /proc/version > /dev/full")
-    fork = replace(fork_of(root), base=replace(bases.installed(), python=full), build=tmp_path)
-    (fork.home / "work").mkdir(parents=True)
-    native = fork.series.state(fork.commit)[softclip.NATIVE]
+    build = replace(fork_of(root), base=replace(bases.installed(), python=full), folder=tmp_path)
+    (build.home / "work").mkdir(parents=True)
+    native = build.series.state(build.commit)[softclip.NATIVE]
     with raises(ForkError, match="^the disk is full at "):
-        pipeline._generate(fork, tmp_path, native, None, tmp_path / "generated")
+        pipeline._generate(build, tmp_path, native, None, tmp_path / "generated")
 
 
 @mark.long
 def test_a_file_of_a_fork_edited_in_place_leaves_the_base_and_is_seen(root: Path, kernel: Path, tool: Tool) -> None:
-    base, fork = bases.installed(), fork_of(root)
+    base, build = bases.installed(), fork_of(root)
     paths = ("torch/functional.py", "torch/include/ATen/ATen.h", "torch/overrides.py", "torchgen/gen.py")
     before = {path: (base.site / path).read_bytes() for path in paths}
     time.sleep(0.01)
     for path in paths:
-        with (fork.site / path).open("a") as file:
+        with (build.site / path).open("a") as file:
             file.write("// by hand\n" if path.endswith(".h") else "# by hand\n")
     assert {path: (base.site / path).read_bytes() for path in paths} == before
-    edited = fork.site.resolve()
+    edited = build.site.resolve()
     words = ("--root", root, "build", "--cuda", "off")
     assert "edited   torch/functional.py and 3 more of the fork: it is built anew" in tool(*words).out
     assert (edited / "torch/functional.py").read_text().endswith("# by hand\n")
-    assert not any((fork.site / path).read_text().endswith("by hand\n") for path in paths)
+    assert not any((build.site / path).read_text().endswith("by hand\n") for path in paths)
     assert "up to date" in tool(*words).out
 
 
@@ -232,7 +232,7 @@ def test_a_path_that_the_wheel_has_under_another_name(root: Path, kernel: Path) 
     (root / "stack/series.yaml").write_text(series)
     (root / "torch/overrides.py").rename(root / "torch/overides.py")
     with raises(ForkError, match=r"torch/overides\.py has an anchor, .*: did you mean torch/overrides\.py\?"):
-        build(fork_of(root))
+        make(fork_of(root))
     (root / "torch/overides.py").unlink()
 
 
@@ -252,9 +252,9 @@ def test_a_base_that_was_tampered_with_is_refused(root: Path, tmp_path: Path, pa
     site = tmp_path / "site"
     disk.copy(base, site, tmp_path / "store")
     disk.write(site, path, (site / path).read_text() + "# mine\n")
-    fork = replace(fork_of(root), base=replace(base, site=site), build=tmp_path)
+    build = replace(fork_of(root), base=replace(base, site=site), folder=tmp_path)
     with raises(ForkError, match=f"{path} is not the file that torch .* installed"):
-        build(fork)
+        make(build)
 
 
 @mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_file_system_that_refuses_is_told_plainly(
     with monkeypatch.context() as patch:
         patch.setattr(disk, "copy", refuse)
         with raises(ForkError, match=sentence):
-            build(fork_of(root))
+            make(fork_of(root))
     assert works(fork_of(root).site)
 
 
@@ -291,7 +291,7 @@ def test_a_fork_that_crashes_when_imported_says_where(root: Path, tmp_path: Path
     (package / "__init__.py").write_text("from torch import inner\n")
     (package / "inner.py").write_text("import ctypes\n\nctypes.string_at(1)\n")
     with raises(ForkError, match=r"the last good one stays: it was ended by SIGSEGV \(Segmentation f") as caught:
-        pipeline._try_out(fork_of(root), tmp_path, Replaced())
+        pipeline._try_out(fork_of(root), tmp_path, Replacements())
     frames = str(caught.value).splitlines()[1:]
     places = (("inner", 3), ("__init__", 1))
     inner, outer = (f'  File "{package}/{name}.py", line {line} in <module>' for name, line in places)
@@ -333,18 +333,18 @@ def exported(site: Path) -> dict[str, set[str]]:
 def test_a_compiler_that_links_its_library_statically(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     """The copies of libstdc++ in the fork's libraries stay their own, whatever else the process loads."""
     monkeypatch.setenv("LDFLAGS", "-static-libstdc++")
-    fork = fork_of(root, tmp_path / "build")
-    site = build(fork)
+    build = fork_of(root, tmp_path / "build")
+    site = make(build)
     needed = printed("readelf", "-d", site / "torch/lib/libtorch.so")
     assert "libstdc++" not in needed and "libc10.so" in needed
     assert exported(site) == exported(fork_of(root).site)
     assert works(site)
 
     # Other flags link again, in this build of the same folder.
-    assert not fork.stale() and "BIND_NOW" not in needed
+    assert not build.stale() and "BIND_NOW" not in needed
     monkeypatch.setenv("LDFLAGS", "-static-libstdc++ -Wl,-z,now")
-    assert fork.stale()
-    assert "BIND_NOW" in printed("readelf", "-d", build(fork) / "torch/lib/libtorch.so")
+    assert build.stale()
+    assert "BIND_NOW" in printed("readelf", "-d", make(build) / "torch/lib/libtorch.so")
 
 
 def test_without_a_compiler_it_says_what_to_install(monkeypatch: MonkeyPatch) -> None:

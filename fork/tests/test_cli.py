@@ -71,7 +71,7 @@ def test_a_command_line_that_cannot_be_read(words: list[str], sentence: str, too
 def test_a_folder_of_pytorchs_sources(own: bool, tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     """Neither a stack nor named: its branch was probably meant, not the tool's own stack."""
     tree = write(tmp_path / "tree", {**UPSTREAM, "torch/csrc/Module.cpp": ""})
-    monkeypatch.setattr(folders, "OWN", stack(tmp_path / "ours") if own else None)
+    monkeypatch.setattr(folders, "PROJECT", stack(tmp_path / "ours") if own else None)
     monkeypatch.chdir(tree)
     begin = f"note     this is the stack of {tmp_path}/ours" if own else f"fork: {tree} has no {folders.SERIES}"
     way = "to take the branch of this PyTorch, write `--checkout .` before the command"

@@ -13,7 +13,7 @@ from pytest import MonkeyPatch, fixture, mark
 
 from fork import cli
 from fork.commands import build, check, compat, export, new, run, wheel
-from fork.commands.combinations import APART, ELSEWHERE, NEEDS, refuse_senseless
+from fork.commands.combinations import EXCLUSIVE_OPTIONS, NAMED_OTHERWISE, NEEDS, refuse_senseless
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.page import html
@@ -55,7 +55,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     write(tree, {NATIVE: UPSTREAM[NATIVE] + "\n- func: three(Tensor a) -> Tensor\n"})
     (tmp_path / "dir").mkdir()
     for module in (build, run, wheel):
-        monkeypatch.setattr(module, "build", lambda fork: tmp_path)
+        monkeypatch.setattr(module, "make", lambda build: tmp_path)
     monkeypatch.setattr(build, "plan", lambda fork: None)
     base = bases.installed()
     for name in ("installed", "obtain"):
@@ -130,10 +130,10 @@ SENSELESS = [
         ("check" if option == "--linters" else "build", [option], f"{option} means nothing without {other}")
         for option, other in NEEDS.items()
     ),
-    *((command, [option], why) for (command, option), why in ELSEWHERE.items()),
+    *((command, [option], why) for (command, option), why in NAMED_OTHERWISE.items()),
     *(
         ("build" if option in ("--install", "--sanitize") else "check", [option, other.split()[0]], why)
-        for (option, other), why in APART.items()
+        for (option, other), why in EXCLUSIVE_OPTIONS.items()
     ),
 ]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fork.weave.declarations import Redeclared, redeclared
-from fork.weave.definitions import _items, concerned, defined, only_bodies
-from fork.weave.registrations import altered, dropped, left
-from fork.weave.scan import scan
+from fork.cpp.declarations import Redeclared, redeclared
+from fork.cpp.definitions import _items, concerned, defined, only_bodies
+from fork.cpp.registrations import altered, dropped, left
+from fork.cpp.scan import scan
 
 BEFORE = """\
 #include <ATen/A.h>

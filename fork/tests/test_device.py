@@ -9,24 +9,24 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, mark
 
-from fork.checkout import changed
-from fork.checkout.changed import Tree
+from fork.checkout import release_tree
 from fork.checkout.git import Checkout
+from fork.checkout.release_tree import Tree
 from fork.engine import pipeline
 from fork.engine.binary.libraries import NVCC
+from fork.engine.build import Build
 from fork.engine.compile import device
 from fork.engine.compile.device import Device
 from fork.engine.compile.flags import for_nvcc
 from fork.engine.compile.toolchain import Toolkit
-from fork.engine.fork import Fork
 from fork.engine.replace.replace import replace_sources
-from fork.engine.replace.search import Replaced
+from fork.engine.replace.search import Replacements
 from fork.engine.wheel.base import Base, Probe
 from fork.series import Commit, Series
 from fork.tests.helpers import QUIET_GIT, commit, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave.kinds import Fragment, Rewrite
+from fork.weave.file_kinds import Fragment, Whole
 
 LISTS = """\
 core = ["torch/csrc/One.cpp", "aten/src/ATen/cuda/Two.cpp"]
@@ -141,7 +141,7 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 ) -> None:
     """A list of PyTorch's that the branch changes names kernels of its own for the GPU in any case."""
     write(tmp_path, {path: text})
-    anchor = Rewrite("0") if replaces else Fragment({})
+    anchor = Whole("0") if replaces else Fragment({})
     series = Series(tmp_path, (), {path: anchor})
     assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
 
@@ -149,9 +149,9 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     state = {path: tmp_path / path for path in ("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h")}
     write(tmp_path, dict.fromkeys(state, "// changed\n"))
-    series = Series(tmp_path, (), {path: Rewrite("0") for path in state})
-    fork = Fork(series, Commit("one", "One", "1", ()), base(tmp_path), "off", tmp_path)
-    assert replace_sources(fork, tmp_path, state, None, "off, as asked") == Replaced()
+    series = Series(tmp_path, (), {path: Whole("0") for path in state})
+    build = Build(series, Commit("one", "One", "1", ()), base(tmp_path), "off", tmp_path)
+    assert replace_sources(build, tmp_path, state, None, "off, as asked") == Replacements()
     said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in state)
     assert capsys.readouterr().out == said
 
@@ -169,7 +169,7 @@ def test_a_checkout_without_the_release_says_what_brings_it(
     release = git(upstream, "rev-parse", "HEAD").strip()
     given = release if known else ""
     before = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
-    monkeypatch.setattr(changed, "UPSTREAM", upstream.as_uri())
+    monkeypatch.setattr(release_tree, "UPSTREAM", upstream.as_uri())
     said = before.lacking("2.13.0+cpu", given)
     assert not before.known and said.startswith(f"{tmp_path / 'here'} lacks torch 2.13.0+cpu's commit, so the text of ")
     assert ("--depth 1" in said) == bool(depth)

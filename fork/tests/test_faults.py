@@ -16,9 +16,9 @@ from pathlib import Path
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises, skip
 
 from fork.engine import pipeline
+from fork.engine.build import Build
 from fork.engine.compile import toolchain
-from fork.engine.fork import Fork
-from fork.engine.pipeline import build
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.errors import ForkError
@@ -35,7 +35,7 @@ ODD = "it's a stäck; of $HOME=1: 100%, #1 & (co) " + "long " * 30 + "too"
 def root(tmp_path_factory: TempPathFactory) -> Path:
     """The smallest stack in a folder with an odd name, built once from nothing."""
     root = halve.stack(tmp_path_factory.mktemp("stack") / ODD)
-    build(fork_of(root))
+    make(fork_of(root))
     return root
 
 
@@ -132,7 +132,7 @@ def test_killed_in_every_step(root: Path) -> None:
         assert done.returncode == -signal.SIGKILL, f"{step}: {done.stdout}{done.stderr}"
         assert (home / "current").resolve() == before, step
     assert halved(root) == 0.5
-    build(fork_of(root))
+    make(fork_of(root))
     assert halved(root) == 0.25
     after = fork_of(root).site.resolve()
     assert not list(home.glob("stage-*")) and set(home.glob("site-*")) == {before, after}
@@ -180,7 +180,7 @@ def test_the_disk_is_full(root: Path, tmp_path: Path, tool: Tool) -> None:
         with small_disk(folder, size):
             assert tool.refusal(*words(root), *more).startswith("fork: the disk is full at ")
     assert halved(root) == before
-    build(fork_of(root))
+    make(fork_of(root))
     assert halved(root) == 0.125
 
 
@@ -235,35 +235,35 @@ def test_the_clock_was_set_back(root: Path, tool: Tool) -> None:
     for made in (home / "work").glob("*.so"):
         os.utime(made, (tomorrow, tomorrow))
     divide_by(root, 32)
-    build(fork_of(root))
+    make(fork_of(root))
     assert halved(root) == 0.03125
     assert "up to date" in tool(*words(root)).out
 
 
-def damaged(root: Path, tmp_path: Path) -> Fork:
+def damaged(root: Path, tmp_path: Path) -> Build:
     """A fork of a base that a test may damage."""
     base = bases.installed()
     site = tmp_path / "site"
     disk.copy(base, site, tmp_path / "store")
     info = shutil.copytree(base.dist_info, site / base.dist_info.name)
-    return replace(fork_of(root), base=replace(base, site=site, dist_info=Path(info)), build=tmp_path / "build")
+    return replace(fork_of(root), base=replace(base, site=site, dist_info=Path(info)), folder=tmp_path / "build")
 
 
 def test_a_base_with_a_broken_file(root: Path, tmp_path: Path) -> None:
-    fork = damaged(root, tmp_path)
+    build = damaged(root, tmp_path)
     for path, change in (
         ("torch/lib/libtorch_cpu.so", lambda data: data[: len(data) // 2]),
         ("torch/include/ATen/core/Tensor.h", lambda data: data[:10]),
         ("torch/nn/functional.py", None),
     ):
-        whole = (fork.base.site / path).read_bytes()
+        whole = (build.base.site / path).read_bytes()
         if change:
-            disk.write(fork.base.site, path, change(whole))
+            disk.write(build.base.site, path, change(whole))
         else:
-            (fork.base.site / path).unlink()
+            (build.base.site / path).unlink()
         with raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
-            build(fork)
-        disk.write(fork.base.site, path, whole)
+            make(build)
+        disk.write(build.base.site, path, whole)
 
 
 @mark.parametrize("fails", [False, True])
@@ -271,7 +271,7 @@ def test_the_base_is_replaced_during_a_build(root: Path, tmp_path: Path, monkeyp
     before = halved(root)
     divide_by(root, 25)
     info = Path(shutil.copytree(bases.installed().dist_info, tmp_path / "torch.dist-info"))
-    fork = replace(fork_of(root), base=replace(bases.installed(), dist_info=info))
+    build = replace(fork_of(root), base=replace(bases.installed(), dist_info=info))
 
     def replaced(*_: object) -> dict[str, Path]:
         (info / "RECORD").write_text("torch/version.py,sha256=other,1\n")
@@ -281,9 +281,9 @@ def test_the_base_is_replaced_during_a_build(root: Path, tmp_path: Path, monkeyp
 
     monkeypatch.setattr(pipeline, "link_fork", replaced)
     with raises(ForkError, match=r"torch .* was replaced during the build: run the command again"):
-        build(fork)
+        make(build)
     assert halved(root) == before
-    assert replace(fork, base=replace(fork.base, version="2.14.0")).home != fork.home
+    assert replace(build, base=replace(build.base, version="2.14.0")).home != build.home
 
 
 @mark.parametrize("character", ["\n", '"', "\\"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fork.engine.replace.headers import Names, changed_names, generated
+from fork.engine.replace.headers import HeaderNames, changed_names, generated
 from fork.tests.helpers import write
 
 HEADER = """\
@@ -22,9 +22,9 @@ struct Shape {
 """
 
 
-def names(text: str, *known: str, **others: str) -> Names:
+def names(text: str, *known: str, **others: str) -> HeaderNames:
     """Of a tree whose files have this text, which knows these names."""
-    return Names(lambda path: text, lambda name: ["one"] * (name in known), others)
+    return HeaderNames(lambda path: text, lambda name: ["one"] * (name in known), others)
 
 
 USER = "#include <A.h>\nint use() { return at::twice(1); }\n"
@@ -55,7 +55,7 @@ def test_a_macro_of_a_header_that_includes_nothing_may_pass_a_name_on() -> None:
     """Whoever uses it names neither the function nor the header that has it."""
     headers = {"A.h": (HEADER, HEADER.replace("* 2", "* 3"))}
     for text, expected in (("#define FOUR(a) twice(twice(a))\n", None), ("// twice\nint twice_as();\n", {"twice"})):
-        there = Names(lambda path, text=text: text, lambda name: ["C.h"], {})  # type: ignore[misc]
+        there = HeaderNames(lambda path, text=text: text, lambda name: ["C.h"], {})  # type: ignore[misc]
         assert changed_names(headers, ["A.h"], there) == expected
 
 

@@ -23,7 +23,7 @@ from fork.tests.helpers import ROOT, Tool, commit, committed, fork, git, python,
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
-from fork.weave.kinds import Fragment
+from fork.weave.file_kinds import Fragment
 
 OPS = "aten/src/ATen/native/Ops.cpp"
 TWICE = "Tensor twice(const Tensor& a) {\n  return a + a;\n}\n"
@@ -387,7 +387,7 @@ def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, tool
 
     installed = bases.installed()
     monkeypatch.setattr(bases, "obtain", lambda *_: installed)
-    monkeypatch.setattr(compat, "build", lambda made: made.base.site)
+    monkeypatch.setattr(compat, "make", lambda made: made.base.site)
     monkeypatch.setattr(process, "attempt", attempt)
     logs = tree.parent / "compat"
     logs.mkdir()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fork.checkout.changed import Text
+from fork.checkout.release_tree import Text
 from fork.engine.binary.libraries import Caller, Held, Place
 from fork.engine.compile import toolchain
 from fork.engine.replace.source import CHANGED, Source

@@ -89,7 +89,7 @@ def test_a_build_that_goes_on_is_not_pulled_away(root: Path) -> None:
 
 def test_where_no_stack_is(root: Path, tmp_path: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:
     """An installed tool keeps the builds of checkouts in a folder of the user's caches."""
-    monkeypatch.setattr(folders, "OWN", None)
+    monkeypatch.setattr(folders, "PROJECT", None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cache").mkdir()

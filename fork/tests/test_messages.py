@@ -12,7 +12,7 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 
 from fork import process
 from fork.engine.compile.compiler import Compiler, Unit
-from fork.engine.compile.diagnostics import REMEDY, Names, errors
+from fork.engine.compile.diagnostics import REMEDY, NamesForErrors, errors
 from fork.engine.compile.flags import Flags
 from fork.engine.link.link import error
 from fork.engine.wheel import base as bases
@@ -64,7 +64,7 @@ def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -
     line = "Kernel.cpp:3:1: error: no such name"
     quoted = ["    3 |   nosuch(x); // error: none", "      |   ^~~~~~"]
     text = [line, *quoted, "Kernel.cpp:9:1: note: beside", *quoted, line, *quoted, "Other.cpp:1: error: another"]
-    first, *below = str(error(tmp_path, errors("\n".join(text), Names(), tmp_path))).splitlines()
+    first, *below = str(error(tmp_path, errors("\n".join(text), NamesForErrors(), tmp_path))).splitlines()
     assert capsys.readouterr().out == "error    Other.cpp:1: error: another\n"
     assert first == f"compiling failed: {line} (all of it: {tmp_path / 'compile.log'})"
     assert below == [f"         {part}" for part in quoted]
@@ -72,7 +72,7 @@ def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -
 
 def test_an_error_by_the_name_that_somebody_edits(tmp_path: Path) -> None:
     """Wherever the compiler reads the text, by whichever path it tells that; and a linker's, without the section."""
-    names = Names({SOURCE: "/tree/a.cpp", "headers/b.h": "/tree/b.h"}, {"sine": "native.yaml:3 `CPU: sine`"})
+    names = NamesForErrors({SOURCE: "/tree/a.cpp", "headers/b.h": "/tree/b.h"}, {"sine": "native.yaml:3 `CPU: sine`"})
     for place in (f"units/{SOURCE}", f"{tmp_path}/units/{SOURCE}", f"units.AVX2/{SOURCE}"):
         (found,) = errors(f"{place}:3:1: error: no", names, tmp_path)
         assert found.error == "/tree/a.cpp:3:1: error: no"
@@ -87,7 +87,7 @@ def test_an_error_by_the_name_that_somebody_edits(tmp_path: Path) -> None:
 def test_what_a_fragment_misses(tmp_path: Path) -> None:
     """A function of the rest of its file; a whole file that misses one has its own reasons."""
     missed = "error: 'helper' was not declared in this scope"
-    names = Names({"a.cpp": "/tree/a.cpp"}, fragments=frozenset(["a.cpp"]))
+    names = NamesForErrors({"a.cpp": "/tree/a.cpp"}, fragments=frozenset(["a.cpp"]))
     found = errors(f"units/a.cpp:3:1: {missed}\nunits/b.cpp:1:1: {missed}\n", names, tmp_path)
     assert [one.error for one in found] == [f"/tree/a.cpp:3:1: {missed}{REMEDY}", f"b.cpp:1:1: {missed}"]
 
@@ -102,7 +102,7 @@ def test_what_a_fragment_misses(tmp_path: Path) -> None:
 )
 def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
     """The first edit of a new operator calls others, and each has a header of its own."""
-    (found,) = errors(f"/a.cpp:3:1: {missed}", Names(), tmp_path)
+    (found,) = errors(f"/a.cpp:3:1: {missed}", NamesForErrors(), tmp_path)
     assert "or the file lacks its `#include <ATen/ops/sigmoid.h>`" in found.error
 
 

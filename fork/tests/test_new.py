@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fork.checkout.operators import operators
-from fork.engine.pipeline import build
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.new import places, schema
 from fork.series import Series
@@ -295,7 +295,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stacks = [new(root / "plain", PLAIN, False), new(root / "rich", RICH), Series.load(variants.root)]
     stacks += [new(root / text.split("(")[0], text, with_kernel) for text, with_kernel in ODD.items()]
     stacks.append(Series.load(ramp.stack(root / "ramp")))
-    return build(fork_of(merged(root / "all", stacks).root))
+    return make(fork_of(merged(root / "all", stacks).root))
 
 
 def follow_guide(root: Path) -> None:

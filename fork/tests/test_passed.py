@@ -11,7 +11,7 @@ from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests import halve
 from fork.tests.helpers import write
-from fork.verify import passed
+from fork.verify import memory_of_tests
 
 
 @mark.parametrize(
@@ -27,35 +27,35 @@ from fork.verify import passed
 )
 def test_a_test_reads_the_fork_where_it_names_an_operator(tmp_path: Path, text: str, reads: bool) -> None:
     series = Series.load(halve.stack(tmp_path))
-    assert passed.calls(series, series.state("composite"), text) is reads
+    assert memory_of_tests.calls(series, series.state("composite"), text) is reads
     # A branch may change whatever a test calls.
-    assert passed.calls(replace(series, checkout=Path("/their/pytorch")), series.state("composite"), text)
+    assert memory_of_tests.calls(replace(series, checkout=Path("/their/pytorch")), series.state("composite"), text)
 
 
 def test_a_test_reads_the_new_files_that_it_names(tmp_path: Path) -> None:
     state = {name: tmp_path / name for name in ("docs/halve.md", "test/test_a.py", halve.KERNEL)}
     series = Series.load(halve.stack(tmp_path))
-    assert set(passed.beside(series, state, "open('docs/halve.md')")) == {"docs/halve.md"}
+    assert set(memory_of_tests.beside(series, state, "open('docs/halve.md')")) == {"docs/halve.md"}
     for line in ("from test_a import x", "import test_a"):
-        assert set(passed.beside(series, state, line)) == {"test/test_a.py"}
-    assert set(passed.beside(series, state, "halve = test_a_b")) == set()
+        assert set(memory_of_tests.beside(series, state, line)) == {"test/test_a.py"}
+    assert set(memory_of_tests.beside(series, state, "halve = test_a_b")) == set()
 
 
 def test_settings_that_change_what_is_computed_are_read(monkeypatch: MonkeyPatch) -> None:
     base = bases.installed()
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
-    before = passed.machine(base)
+    before = memory_of_tests.machine(base)
     monkeypatch.setenv("TORCH_FORK", "/elsewhere")
-    assert passed.machine(base) == before
+    assert memory_of_tests.machine(base) == before
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    assert passed.machine(base) != before
+    assert memory_of_tests.machine(base) != before
 
 
 def test_the_fork_is_its_libraries_and_the_python_files_that_a_state_changes(tmp_path: Path) -> None:
     base = bases.installed()
     state = {"torch/overrides.py": tmp_path / "x", halve.KERNEL: tmp_path / "y"}
     files = {"torch/lib/libtorch.so": "1", "torch/overrides.py": "2", "torch/functional.py": "3"}
-    before = passed.built(write(tmp_path, files), base, state)
+    before = memory_of_tests.built(write(tmp_path, files), base, state)
     for path in files:
-        changed = passed.built(write(tmp_path, files | {path: "other"}), base, state)
+        changed = memory_of_tests.built(write(tmp_path, files | {path: "other"}), base, state)
         assert (changed != before) is (path != "torch/functional.py"), path

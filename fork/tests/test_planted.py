@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fork.checkout import branch, transcribe
+from fork.checkout import branch, branch_to_stack
 from fork.checkout.git import Checkout
 from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
 from fork.tests.test_replace import FOLDER, Small
 from fork.tests.tiny import UPSTREAM
-from fork.weave.kinds import Rewrite
+from fork.weave.file_kinds import Whole
 
 pytestmark = pytest.mark.xdist_group("planted")
 
@@ -244,6 +244,6 @@ def test_a_plant_reads_as_a_file_of_its_own(tmp_path: Path) -> None:
         write(tree, {path: texts[path].replace(before, after)})
         checkout = Checkout.open(tree)
         begun = branch.start(checkout, None)
-        writing = transcribe.stack_files(checkout, begun, branch.states(checkout, begun), {}, {}, whole=True)
-        assert isinstance(writing.anchors[path], Rewrite) and writing.files[path] == texts[path].replace(before, after)
+        writing = branch_to_stack.stack_files(checkout, begun, branch.states(checkout, begun), {}, {}, whole=True)
+        assert isinstance(writing.anchors[path], Whole) and writing.files[path] == texts[path].replace(before, after)
         git(tree, "checkout", "--quiet", "--force", "main")

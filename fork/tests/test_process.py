@@ -14,7 +14,7 @@ from pytest import MonkeyPatch, mark, raises
 
 from fork.digest import tool_files
 from fork.engine.compile.compiler import Compiler, Failed, Unit
-from fork.engine.compile.diagnostics import Names, errors
+from fork.engine.compile.diagnostics import NamesForErrors, errors
 from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
@@ -89,7 +89,7 @@ def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CXX", str(script(tmp_path / "c++", COMPILER)))
     monkeypatch.setenv("CMAKE_CXX_COMPILER_LAUNCHER", "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    compiler = Compiler(Flags(bases.installed(), tmp_path, {}, [], []), names=Names({"a.cpp": "mine/a.cpp"}))
+    compiler = Compiler(Flags(bases.installed(), tmp_path, {}, [], []), names=NamesForErrors({"a.cpp": "mine/a.cpp"}))
     start = time.monotonic()
     found = compiler.compile_all([Unit(f"{name}.cpp", "") for name in "bac"], patient=False)
     (failed,) = found.values()
@@ -114,9 +114,9 @@ def test_what_misses_the_first_signal_is_ended_too(tmp_path: Path, monkeypatch: 
 def test_a_disk_that_is_full_while_compiling(tmp_path: Path) -> None:
     said = "cat: write error: No space left on device"
     with raises(ForkError, match=f"^the disk is full at {tmp_path}"):
-        errors(said, Names(), tmp_path)
+        errors(said, NamesForErrors(), tmp_path)
     with raises(ForkError, match="^the disk is full at /scratch/ccX.s"):
-        errors(f"/scratch/ccX.s: {said.rpartition(': ')[2]}", Names(), tmp_path)
+        errors(f"/scratch/ccX.s: {said.rpartition(': ')[2]}", NamesForErrors(), tmp_path)
 
 
 @mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
@@ -148,7 +148,7 @@ def running(process: int) -> bool:
 
 def test_a_build_depends_on_each_file_of_the_tool_that_it_runs() -> None:
     """Else a change of one rebuilds nothing; what reads a branch is part of it."""
-    code = "import sys, fork.engine.pipeline, fork.checkout.transcribe\n"
+    code = "import sys, fork.engine.pipeline, fork.checkout.branch_to_stack\n"
     code += "print(*(m.__file__ for n, m in sys.modules.items() if n.partition('.')[0] == 'fork'), sep='\\n')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert {Path(file) for file in ran} <= set(tool_files()) and len(ran) > 30

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fork.checkout.changed import Text, Tree
+from fork.checkout.release_tree import Text, Tree
 from fork.engine.binary.libraries import Caller, Held
 from fork.engine.generate.kernels import _headers
 from fork.engine.replace.source import CHANGED, Source

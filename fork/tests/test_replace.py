@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from fork.checkout.changed import Tree
+from fork.checkout.release_tree import Tree
 from fork.digest import digest
 from fork.engine.binary.libraries import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags
-from fork.engine.replace.search import Replaced, Replacement
+from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
 from fork.tests.helpers import committed, write
@@ -255,7 +255,7 @@ class Small:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def found(self, edits: Mapping[str, tuple[str, str]]) -> Replaced:
+    def found(self, edits: Mapping[str, tuple[str, str]]) -> Replacements:
         """What is compiled for a change."""
         search, changed, headers, _ = self._search(edits, 40)
         return search.find(changed, headers)
@@ -279,7 +279,7 @@ class Small:
 
     def _search(
         self, edits: Mapping[str, tuple[str, str]], limit: int
-    ) -> tuple[Replacement, dict[str, str], dict[str, str], dict[str, str]]:
+    ) -> tuple[Search, dict[str, str], dict[str, str], dict[str, str]]:
         """A search for a change, its sources and headers, and the texts of all files."""
         texts = dict(self.sources)
         for path, (before, after) in edits.items():
@@ -293,7 +293,7 @@ class Small:
         work = self.folder / "work"
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
         compilers = [Compiler(Flags(self.base, work, {"DEFAULT": ()}, front, [])) for front in fronts]
-        search = Replacement(tree, Libraries(self.base, work, tree.device), compilers[0], compilers[1], limit)
+        search = Search(tree, Libraries(self.base, work, tree.device), compilers[0], compilers[1], limit)
         return search, {path: text for path, text in changed.items() if path.endswith(".cpp")}, headers, texts
 
 

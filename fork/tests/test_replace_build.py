@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fork.cli import main
-from fork.engine.fork import environment
+from fork.engine.build import environment
 from fork.engine.wheel import base as bases
 from fork.tests.helpers import committed, edit, git, write
 from fork.tests.tiny import UPSTREAM

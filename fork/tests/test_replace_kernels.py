@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fork.checkout.changed import Tree
 from fork.checkout.operators import operators
+from fork.checkout.release_tree import Tree
 from fork.cli import main
 from fork.engine.generate import generators
 from fork.engine.generate.kernels import SHIM, Kernels, kernels_of
@@ -18,7 +18,7 @@ from fork.series import Series
 from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave.kinds import Rewrite
+from fork.weave.file_kinds import Whole
 
 LIST = """\
 - func: plain(Tensor a) -> Tensor
@@ -193,7 +193,7 @@ def test_a_branch_with_other_kernels_is_a_stack(
         write(tree, {NATIVE_FUNCTIONS: text})
         git(tree, "commit", "--quiet", "--all", f"--message={title}")
     series = stack(tree, tmp_path / "root")
-    assert isinstance(series.kind(NATIVE_FUNCTIONS), Rewrite)
+    assert isinstance(series.kind(NATIVE_FUNCTIONS), Whole)
     assert [operators(series, commit) for commit in series.commits] == [["twice"], ["half", "twice"]]
     assert main(["import", str(tree), str(tmp_path / "out")]) == 1
     assert "changes or removes `CPU, CUDA: half_cpu`, compiled into" in capsys.readouterr().err

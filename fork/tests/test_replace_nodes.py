@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from fork.checkout.changed import Tree
+from fork.checkout.release_tree import Tree
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags
 from fork.engine.generate.nodes import GENERATED, HEADER, SOURCES, Nodes, operator
 from fork.engine.replace.replace import nodes_of
-from fork.engine.replace.search import Replacement
+from fork.engine.replace.search import Search
 from fork.errors import ForkError
 from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled
@@ -164,7 +164,7 @@ class Base(Small):
         nodes = nodes_of(self.base, tree, changed.get(DERIVATIVES), work, self.folder / "stage")
         released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
         compiler = released.including([own]) if nodes.unlike or headers else released
-        search = Replacement(tree, Libraries(self.base, work), compiler, released, limit, nodes)
+        search = Search(tree, Libraries(self.base, work), compiler, released, limit, nodes)
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
         compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)

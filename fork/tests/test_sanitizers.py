@@ -30,7 +30,7 @@ def test_what_cannot_be(tmp_path: Path, tool: Tool, words: list[str], sentence: 
 def test_it_stands_beside_the_plain_fork(tmp_path: Path) -> None:
     plain, names = fork_of(stack(tmp_path)), ("address,undefined", "undefined", "thread")
     others = [replace(plain, sanitize=sanitizers.named(words)) for words in names]
-    assert len({fork.home for fork in (plain, *others)}) == len({fork.digest() for fork in (plain, *others)}) == 4
+    assert len({build.home for build in (plain, *others)}) == len({build.digest() for build in (plain, *others)}) == 4
     assert replace(plain, sanitize=sanitizers.named("undefined,address")) == others[0]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fork.weave.scan import code_of, lines, scan
+from fork.cpp.scan import code_of, lines, scan
 
 TEXT = """\
 #include <A.h> // one

@@ -11,9 +11,9 @@ from pytest import MonkeyPatch, fixture, mark, raises
 
 from fork.commands import build as command
 from fork.commands import run as running
-from fork.engine import fork as forks
-from fork.engine.fork import Fork
-from fork.folders import OWN
+from fork.engine import build as forks
+from fork.engine.build import Build
+from fork.folders import PROJECT
 from fork.tests import softclip
 from fork.tests.helpers import Tool, fork, write
 
@@ -73,18 +73,18 @@ def test_a_fork_runs_in_a_checkout(environment: Path, words: tuple[str, ...]) ->
 def test_only_the_projects_own_stack_installs_itself(tmp_path: Path, tool: Tool, monkeypatch: MonkeyPatch) -> None:
     installed: list[Path] = []
 
-    def install(fork: Fork) -> str:
-        installed.append(fork.series.root)
+    def install(build: Build) -> str:
+        installed.append(build.series.root)
         return "installed"
 
-    monkeypatch.setattr(command, "build", lambda fork: fork.site)
+    monkeypatch.setattr(command, "make", lambda build: build.site)
     monkeypatch.setattr(command, "install", install)
     root = softclip.stack(tmp_path)
     for words in (["--root", root, "build"], ["build", "--build", tmp_path / "elsewhere"]):
         assert "COMMAND` runs with it; without that," in tool(*words).out
     assert installed == []
     assert fork("--root", root, "build", "--install") == fork("build") == 0
-    assert installed == [root, OWN]
+    assert installed == [root, PROJECT]
 
 
 def test_a_command_that_cannot_run_is_told_before_a_build(tmp_path: Path, tool: Tool) -> None:
@@ -99,7 +99,7 @@ def test_a_crash_of_a_command_says_where(tmp_path: Path, monkeypatch: MonkeyPatc
     """A kernel may read memory that is not its own, and no shell between says more than a number."""
     given: dict[str, str] = {}
     monkeypatch.delenv("PYTHONFAULTHANDLER", raising=False)
-    monkeypatch.setattr(running, "build", lambda fork: fork.site)
+    monkeypatch.setattr(running, "make", lambda build: build.site)
     monkeypatch.setattr(os, "execve", lambda program, words, variables: given.update(variables) or sys.exit())
     with raises(SystemExit):
         fork("--root", softclip.stack(tmp_path), "run", "--", "true")

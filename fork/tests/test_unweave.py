@@ -3,8 +3,8 @@
 from pytest import mark
 
 from fork.weave import weave
-from fork.weave.cpp_inverse import has_code, unread
-from fork.weave.kinds import Fragment, Place
+from fork.weave.cpp_inverse import has_code, pieces_inside_functions
+from fork.weave.file_kinds import Fragment, Place
 from fork.weave.unweave import reasons, unweave
 
 PYTHON = """\
@@ -209,7 +209,7 @@ def test_a_label_of_a_switch_is_for_no_compiler_alone() -> None:
     woven = SWITCH.replace("    case aten::two:", "    case aten::mid:\n    case aten::two:")
     found = unweave("aten/src/ATen/native/a.cpp", SWITCH, [woven])
     assert found is not None
-    assert not has_code(found[0][0]) and unread(found[0][0]) == [("piece 1", "    case aten::mid:\n")]
+    assert not has_code(found[0][0]) and pieces_inside_functions(found[0][0]) == [("piece 1", "    case aten::mid:\n")]
 
 
 def test_a_place_found_twice_leaves_it_to_the_next() -> None:

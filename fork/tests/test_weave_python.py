@@ -5,7 +5,7 @@ from pytest import mark
 
 from fork.tests.helpers import anchor, refused, woven
 from fork.weave import weave
-from fork.weave.kinds import Fragment
+from fork.weave.file_kinds import Fragment
 
 PATH = "module.py"
 

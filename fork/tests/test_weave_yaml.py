@@ -52,7 +52,7 @@ def test_the_first_alternative_that_the_release_has() -> None:
 @mark.parametrize("keys", ["CPU, New", "New, CPU", "CPU, New, Newer"])
 def test_a_word_that_only_newer_releases_have(keys: str) -> None:
     fragment = f"- func: fresh(Tensor a) -> Tensor\n  dispatch:\n    {keys}: fresh\n"
-    where = replace(anchor(file="last"), newer=("New",))
+    where = replace(anchor(file="last"), only_if_base_has=("New",))
     older = keys.replace(", New", "", 1).replace("New, ", "")
     for base, expected in ((f"{BASE}# New\n", keys), (f"{BASE}# Newer\n", older)):
         assert f"    {expected}: fresh\n" in weave(PATH, base, fragment, where)

@@ -35,7 +35,7 @@ anchors:
   build_variables.bzl:
     native: before "Two.cpp",
   docs/source/ops.md:
-    formerly: docs/source/ops.rst
+    older_path: docs/source/ops.rst
     Operators: [after one_and_a_half, after one]
   torch/overrides.py:
     names: after one

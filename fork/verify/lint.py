@@ -19,11 +19,11 @@ from typing import Any
 from fork import process
 from fork.checkout.git import Checkout
 from fork.clock import Clock
+from fork.cpp.difference import hunks
 from fork.digest import digest
 from fork.engine.compile import toolchain
 from fork.errors import ForkError
 from fork.lock import alone
-from fork.weave.difference import hunks
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,7 +12,7 @@ import yaml
 
 from fork.checkout.operators import operators
 from fork.errors import ForkError
-from fork.folders import BROUGHT, OWN
+from fork.folders import BROUGHT, PROJECT
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 
@@ -45,7 +45,7 @@ class Row:
         found = LINK.search(self.ours)
         assert found is not None
         path = (MAP.parent / found["path"]).resolve().relative_to(BROUGHT)
-        return f"{path}:{_target(found)[1]}" if OWN else str(path)
+        return f"{path}:{_target(found)[1]}" if PROJECT else str(path)
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
 def report(series: Series, commit: Commit) -> Iterator[str]:
     """What `fork check` prints: for each operator the rows it has, those it lacks, and those that are its choice."""
     for operator in operators(series, commit):
-        yield f"the map of {operator} in {commit.name} ({GUIDE if OWN is None else GUIDE.relative_to(OWN)} says more)"
+        guide = GUIDE if PROJECT is None else GUIDE.relative_to(PROJECT)
+        yield f"the map of {operator} in {commit.name} ({guide} says more)"
         for entry in entries(series, commit, operator):
             name = entry.row.row.replace("`", "")
             where = entry.found or f"without it: {_plain(entry.row.without)}; torch.attn's: {entry.row.example()}"

@@ -15,8 +15,8 @@ from pathlib import Path
 from fork import process
 from fork.checkout.operators import operators
 from fork.digest import digest
-from fork.engine.fork import Fork, environment, python_folder
-from fork.engine.pipeline import build
+from fork.engine.build import Build, environment, python_folder
+from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
@@ -24,9 +24,9 @@ from fork.folders import BROUGHT
 from fork.lock import alone
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.verify import passed as passing
-from fork.verify.passed import Passed
-from fork.weave.kinds import New
+from fork.verify import memory_of_tests as passing
+from fork.verify.memory_of_tests import Passed
+from fork.weave.file_kinds import New
 
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
 # What the tests of an operator run with.
@@ -96,9 +96,9 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         variables |= os.environ | {"TORCH_FORK": str(base.site)}
         site = None
         if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
-            fork = Fork(series, commit, base, "auto", folder)
-            site = build(fork).resolve()
-            variables |= environment(site, python_folder(fork.home, base.python) / "python")
+            build = Build(series, commit, base, "auto", folder)
+            site = make(build).resolve()
+            variables |= environment(site, python_folder(build.home, base.python) / "python")
         passed = Passed(folder / "check/passed.json")
         runs = []
         for test in _tests(series, commit, base, site, folder / "check" / commit.name):

@@ -13,7 +13,7 @@ from fork.checkout.message import PART
 from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.weave import base_path, pieces, weave_state
-from fork.weave.kinds import Fragment, New, Rewrite
+from fork.weave.file_kinds import Fragment, New, Whole
 
 SECTIONS = ("why", "how to review", "test plan")
 STACK = "Stack (oldest at bottom):"
@@ -125,7 +125,7 @@ def options(series: Series) -> Iterator[str]:
 
 def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
     states = (series.state(commit) for commit in series.commits)
-    theirs = {file for state in states for file in series.of_kind(state, Rewrite).values()}  # PyTorch's own words
+    theirs = {file for state in states for file in series.of_kind(state, Whole).values()}  # PyTorch's own words
     files = {*series.files(), *map(series.description_file, series.outline())} - theirs
     for file in sorted(filter(Path.is_file, files)):
         lines = file.read_text().splitlines()

@@ -10,7 +10,7 @@ from fork.digest import digest
 from fork.errors import refuse_all
 from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.edit import Edit
-from fork.weave.kinds import Fragment, Kind, New, Place, Rewrite
+from fork.weave.file_kinds import Fragment, Kind, New, Place, Whole
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
     ".yaml": yamls.weave,
@@ -19,7 +19,7 @@ WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
 }
 
 
-def weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> str:
+def weave(path: str, base: str, text: str, kind: Fragment | Whole) -> str:
     """The base with the fragment's pieces at their anchors, and not another byte changed."""
     edit = _weave(path, base, text, kind)
     refuse_unwoven(edit.problems)
@@ -27,7 +27,7 @@ def weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> str:
 
 
 def weave_all(
-    state: Mapping[str, Path], anchors: Mapping[str, Fragment | Rewrite], read: Callable[[str], str | None]
+    state: Mapping[str, Path], anchors: Mapping[str, Fragment | Whole], read: Callable[[str], str | None]
 ) -> dict[str, str]:
     """The text of every file of a state (`Series.state`), by its path in this base.
 
@@ -41,7 +41,7 @@ def weave_all(
 
 def weave_state(
     state: Mapping[str, Path],
-    anchors: Mapping[str, Fragment | Rewrite],
+    anchors: Mapping[str, Fragment | Whole],
     read: Callable[[str], str | None],
     used: set[tuple[str, str]] | None = None,
 ) -> tuple[dict[str, str], list[str]]:
@@ -74,13 +74,13 @@ def weave_state(
 
 
 def base_path(path: str, kind: Kind, read: Callable[[str], str | None]) -> str:
-    """The path that the base has a file at: a fragment's `formerly` where it is older."""
-    formerly = kind.formerly if isinstance(kind, Fragment) else None
-    return formerly if formerly and read(path) is None and read(formerly) is not None else path
+    """The path that the base has a file at: a fragment's `older_path` where it is older."""
+    older_path = kind.older_path if isinstance(kind, Fragment) else None
+    return older_path if older_path and read(path) is None and read(older_path) is not None else path
 
 
-def _weave(path: str, base: str, text: str, kind: Fragment | Rewrite) -> Edit:
-    if isinstance(kind, Rewrite):
+def _weave(path: str, base: str, text: str, kind: Fragment | Whole) -> Edit:
+    if isinstance(kind, Whole):
         edit = Edit(path, base, {})
         if digest(base.encode()) != kind.digest:
             edit.problem("the branch changes lines of it, and the base has another text than where the branch began")

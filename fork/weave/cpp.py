@@ -12,8 +12,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from fork.cpp.scan import closing, code_of, scan
 from fork.weave.edit import Edit, above_comments, line_start, next_line
-from fork.weave.scan import closing, code_of, scan
 
 INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
 DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+from fork.cpp.difference import Hunk, hunks
+from fork.cpp.scan import SCOPE, Scan, Span, code_of, scan
 from fork.weave import pieces
 from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, line_of, members, named_blocks
-from fork.weave.difference import Hunk, hunks
 from fork.weave.edit import Spots
-from fork.weave.kinds import Place, beside
-from fork.weave.scan import SCOPE, Scan, Span, code_of, scan
+from fork.weave.file_kinds import Place, beside
 
 USING = re.compile(
     r"^[ \t]*(?:using namespace [^;\n]*|(?:using|namespace) (\w+) =[^;{}\n]*|using [\w:]*?(\w+));\n", re.M
@@ -111,7 +111,7 @@ def kept(base: str, woven: str, source: bool) -> list[Gain]:
     return [gain for gain in found if gain not in hidden]
 
 
-def unread(source: str) -> list[tuple[str, str]]:
+def pieces_inside_functions(source: str) -> list[tuple[str, str]]:
     """The pieces that no compiler reads, by their names."""
     return [(f"piece {n}", text) for held in UNREAD.findall(source) for n, text in pieces.MARK.findall(held)]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeVar
 
-from fork.weave.kinds import Place
+from fork.weave.file_kinds import Place
 
 S = TypeVar("S")
 T = TypeVar("T")

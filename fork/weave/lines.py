@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.difference import hunks
+from fork.cpp.difference import hunks
 from fork.weave.edit import Edit, Spots, line_starts
-from fork.weave.kinds import beside
+from fork.weave.file_kinds import beside
 
 UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
 

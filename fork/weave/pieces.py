@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fork.weave.difference import Hunk, hunks
+from fork.cpp.difference import Hunk, hunks
 from fork.weave.edit import Edit, Spots, line_starts
-from fork.weave.kinds import Place
+from fork.weave.file_kinds import Place
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
 SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", ".cu", ".cuh", ".js", ".ts"), "// {}")}

@@ -6,9 +6,9 @@ import ast
 from collections import Counter
 from collections.abc import Sequence
 
-from fork.weave.difference import hunks
+from fork.cpp.difference import hunks
 from fork.weave.edit import Spots, line_start
-from fork.weave.kinds import beside
+from fork.weave.file_kinds import beside
 from fork.weave.source import (
     Collection,
     Definition,

@@ -7,12 +7,12 @@ from pathlib import PurePosixPath
 
 import yaml
 
+from fork.cpp.difference import hunks
 from fork.errors import ForkError
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
-from fork.weave.difference import hunks
 from fork.weave.edit import Spots, line_starts
-from fork.weave.kinds import Fragment, Place
+from fork.weave.file_kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
 COMPILED = (".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".mm", ".metal")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
-from fork.weave.kinds import beside
+from fork.weave.file_kinds import beside
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
 DISPATCH = re.compile(r"^  dispatch:.*\n(?:    .*\n)*", re.MULTILINE)

@@ -67,7 +67,7 @@ class Held:
             self.places[name].add(Place(library, int(more[0]), int(more[1]), frozenset(more[2].split())))
         elif what == "variable":
             self.variables[name].add(Place(library, int(more[0]), int(more[1])))
-        elif not OTHERS.match(more[0]):
+        elif not OTHER_PROJECTS.match(more[0]):
             caller = Caller(more[0], more[1], path)
             for callers in {"direct": (self.direct,), "calls": (self.direct, self.calls), "uses": (self.users,)}[what]:
                 callers[name].append(caller)
@@ -177,7 +177,7 @@ class Libraries:
 
 # Other projects inside the library call nothing of PyTorch: four bytes of their code only look like a call. The names
 # are the compiler's, since there are a hundred thousand of them: of `vtable for dnnl::stream`, `_ZTVN4dnnl6streamE`.
-OTHERS = re.compile(
+OTHER_PROJECTS = re.compile(
     r"(?:_Z(?:T[VIST]|GV|Z)*N?K?\d+)?"
     r"(?:dnnl|fbgemm|asmjit|Xbyak|onnx|google|tensorpipe|gloo|libkineto|mkl|xnn|cpuinfo|[Ss]leef)"
 )

@@ -15,15 +15,15 @@ from functools import cached_property
 from pathlib import Path
 
 from fork import process
-from fork.checkout.changed import SOURCES
+from fork.checkout.release_tree import SOURCES
+from fork.cpp.scan import lines
 from fork.digest import digest
 from fork.engine.compile import cache, toolchain
 from fork.engine.compile.device import SUFFIX
-from fork.engine.compile.diagnostics import Names, Said, errors
+from fork.engine.compile.diagnostics import NamesForErrors, Said, errors
 from fork.engine.compile.flags import KERNELS, Flags
 from fork.engine.wheel import disk
 from fork.errors import ForkError
-from fork.weave.scan import lines
 
 LOG = "compile.log"
 WEEK = 7 * 24 * 3600  # seconds that an object is kept which no build uses
@@ -67,10 +67,10 @@ class Compiler:
     and the stack's, but not for what is generated."""
 
     def __init__(
-        self, flags: Flags, store: Path | None = None, names: Names | None = None, words: Sequence[str] = ()
+        self, flags: Flags, store: Path | None = None, names: NamesForErrors | None = None, words: Sequence[str] = ()
     ) -> None:
         self._flags, self._store, self._words = flags, store or flags.work / "ccache", tuple(words)
-        self._variables, self.names = cache.variables(flags.work, self._store), names or Names()
+        self._variables, self.names = cache.variables(flags.work, self._store), names or NamesForErrors()
         self.base, self.work = flags.base, flags.work
         self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
         toolkit = flags.device.toolkit

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from fork.cpp.difference import hunks
+from fork.cpp.scan import scan
 from fork.engine.compile.compiler import Compiler
-from fork.weave.difference import hunks
-from fork.weave.scan import scan
 
 MARK = "#pragma fork_reads"
 
 
-def unread(compiler: Compiler, path: str, before: str, after: str) -> list[tuple[int, str]]:
+def lines_not_compiled(compiler: Compiler, path: str, before: str, after: str) -> list[tuple[int, str]]:
     """The first line of each change that is not read, and the directive that leaves it out."""
     there = scan(after)
     places: list[tuple[int, int, str]] = []

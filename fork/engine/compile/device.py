@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.checkout.changed import DEVICE
+from fork.checkout.release_tree import DEVICE
 from fork.engine.compile import toolchain
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.wheel.base import Base
@@ -44,7 +44,7 @@ GENERATED = re.compile(r"/Register\w*CUDA\w*\.cpp$")
 # Why a source of the GPU's is left as it is in a base that has it.
 STAYS = "the GPU keeps the base's, as --cuda off asks"
 # A kernel that two libraries have must be each one's own; nvcc says so since 12.8.
-OWN = ("-static-global-template-stub=true", "-device-entity-has-hidden-visibility=true")
+KERNELS_OF_ITS_OWN = ("-static-global-template-stub=true", "-device-entity-has-hidden-visibility=true")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Device:
         assert self.toolkit is not None
         told = re.search(r"CUDA_FLAGS=([^\n]*?), [A-Z_]+=", self.base.probe.config)
         flags = [word for word in (told[1] if told else "").split() if word.startswith("-D")]
-        stubs = OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
+        stubs = KERNELS_OF_ITS_OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
         names = self.toolkit.architectures if own else architectures(self.base, self.toolkit)
         codes, host = map(code, names), os.environ.get("CUDAHOSTCXX") or toolchain.cxx()
         return [

@@ -35,7 +35,7 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Names:
+class NamesForErrors:
     """By which names errors are told: of a file that the compiler read, the one that somebody edits; and, by kernel,
     the line of the list of operators that names it. `fragments` are compiled without the rest of their file."""
 
@@ -44,7 +44,7 @@ class Names:
     fragments: frozenset[str] = frozenset()
 
 
-def errors(said: str, names: Names, folder: Path) -> list[Said]:
+def errors(said: str, names: NamesForErrors, folder: Path) -> list[Said]:
     """The errors among these words of a program that ran in a folder, in their order, each once."""
     if process.DISK_FULL in said:
         place = re.search(rf"(/[^:\n]*): {process.DISK_FULL}", said)  # a compiler's temporary file lies elsewhere
@@ -63,7 +63,7 @@ def _read(said: str) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield line.strip(), tuple(lines[n + 1 : end])
 
 
-def _told(error: str, names: Names, folder: Path) -> str:
+def _told(error: str, names: NamesForErrors, folder: Path) -> str:
     """The same error, by the name of the file that somebody edits, with a remedy where one is known."""
     place, colon, rest = SECTION.sub("", error).partition(":")
     place = UNIT.sub("", place.removeprefix(f"{folder}/"))

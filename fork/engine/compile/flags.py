@@ -48,7 +48,7 @@ HIDING = "-fvisibility=hidden"
 # ATen's kernels are compiled once for each instruction set, and one is chosen when the process starts.
 KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
 # What the stack's own code is written in, also where an older base was not.
-OWN = "-std=c++20"
+STACK_STANDARD = "-std=c++20"
 
 
 class Flags:
@@ -91,7 +91,7 @@ class Flags:
 
     def of(self, path: str, capability: str, own: bool) -> list[str]:
         """Those of one source, behind the compiler's name; of a source for the GPU, nvcc's name and all."""
-        always = [max(word, OWN) if own and word.startswith("-std=") else word for word in self.always]
+        always = [max(word, STACK_STANDARD) if own and word.startswith("-std=") else word for word in self.always]
         words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
         if path.endswith(SUFFIX):
             return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]

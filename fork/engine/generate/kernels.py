@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from fork.checkout.changed import Text, Tree
+from fork.checkout.release_tree import Text, Tree
 from fork.engine.compile.device import STAYS
 from fork.engine.generate import generators
 from fork.engine.generate.nodes import changed_list, operator

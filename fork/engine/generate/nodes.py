@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
-from fork.checkout.changed import Text, Tree
+from fork.checkout.release_tree import Text, Tree
 from fork.engine.binary.libraries import Caller
 from fork.engine.binary.objects import HOLDER, readable
 from fork.engine.generate import generators

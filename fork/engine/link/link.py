@@ -13,7 +13,7 @@ from fork import process
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
-from fork.engine.link.own import Job, units
+from fork.engine.link.units_of_the_stack import Job, units
 from fork.engine.wheel import disk
 from fork.errors import ForkError
 

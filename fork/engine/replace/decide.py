@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.checkout.changed import SOURCES, Text, Tree, on_device
+from fork.checkout.release_tree import SOURCES, Text, Tree, on_device
+from fork.cpp.declarations import redeclared
+from fork.cpp.definitions import only_bodies
+from fork.cpp.registrations import altered, dropped
+from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
-from fork.engine.compile.conditions import unread
+from fork.engine.compile.conditions import lines_not_compiled
 from fork.engine.compile.device import STAYS, SUFFIX
 from fork.engine.generate.kernels import Kernels
 from fork.engine.generate.nodes import Nodes
-from fork.engine.replace.headers import WORD, Names, changed_names, generated
+from fork.engine.replace.headers import WORD, HeaderNames, changed_names, generated
 from fork.engine.replace.source import CHANGED, NAMES, Source
 from fork.engine.replace.trace import SAYS
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
-from fork.weave.declarations import redeclared
-from fork.weave.definitions import only_bodies
-from fork.weave.registrations import altered, dropped
-from fork.weave.scan import code_of
 
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
@@ -63,7 +63,7 @@ class Decision:
             self._add(self._tree.text(path, text), CHANGED)
         including = self._tree.includers(others)
         texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in others}
-        names = changed_names(texts, including, Names(self._tree.read, self._tree.naming, self._tree.texts))
+        names = changed_names(texts, including, HeaderNames(self._tree.read, self._tree.naming, self._tree.texts))
         alone = names is not None or all(only_bodies(*both) for both in texts.values())
         if names is None or generated(names, self._libraries.generators):
             self._refuse_generated(others, including)
@@ -97,7 +97,7 @@ class Decision:
             before = self._tree.read(path)
             if before is None or path.endswith(SUFFIX):
                 continue
-            for line, directive in unread(self._compiler, path, before, self._tree.merged(path, text)):
+            for line, directive in lines_not_compiled(self._compiler, path, before, self._tree.merged(path, text)):
                 print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
 
     def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:

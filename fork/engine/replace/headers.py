@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fork.checkout.changed import HEADERS
-from fork.weave.definitions import concerned, gained
-from fork.weave.scan import code_of, scan
+from fork.checkout.release_tree import HEADERS
+from fork.cpp.definitions import concerned, gained
+from fork.cpp.scan import code_of, scan
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 MACRO = re.compile(r"# ?(?:define|undef) (\w+)")
@@ -17,7 +17,7 @@ PARAMETERS = re.compile(r"# ?define \w+(?:\(([^)]*)\))?")
 PASTED = re.compile(r"(\w+) ?##|## ?(\w+)")
 
 
-class Names:
+class HeaderNames:
     """What the names in the headers of a tree tell: whether one is known, and whether a macro's is made of parts."""
 
     def __init__(
@@ -67,7 +67,9 @@ class Names:
         return name.startswith(tuple(heads)) or name.endswith(tuple(tails))
 
 
-def changed_names(headers: Mapping[str, tuple[str, str]], including: Iterable[str], names_of: Names) -> set[str] | None:
+def changed_names(
+    headers: Mapping[str, tuple[str, str]], including: Iterable[str], names_of: HeaderNames
+) -> set[str] | None:
     """What the declarations that differ declare; None where the change can concern code that does not name it.
 
     `headers` has the text before and after of each; `including`, who includes them, also by other headers.

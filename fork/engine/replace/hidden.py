@@ -15,7 +15,7 @@ from fork.engine.compile import toolchain
 
 # The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
-OTHERS = re.compile(rf"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}")
+LIBC_AND_LIBSTDCXX = re.compile(rf"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}")
 
 
 def leading(places: Mapping[str, Place], work: Path) -> Path:
@@ -34,4 +34,4 @@ def leading(places: Mapping[str, Place], work: Path) -> Path:
 
 def is_other(name: str) -> bool:
     """Whether a function is of a library that every C++ program has."""
-    return bool(OTHERS.match(readable(name) if name.startswith("_Z") else name))
+    return bool(LIBC_AND_LIBSTDCXX.match(readable(name) if name.startswith("_Z") else name))

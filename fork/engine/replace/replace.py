@@ -8,35 +8,35 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fork.checkout.changed import HEADERS, SOURCES, Tree, on_device
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
+from fork.checkout.release_tree import HEADERS, SOURCES, Tree, on_device
+from fork.cpp.scan import lines
 from fork.engine.binary.libraries import Libraries
+from fork.engine.build import Build
 from fork.engine.compile import sanitizers, submodules
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import LISTS as BINDINGS
 from fork.engine.compile.device import STAYS, SUFFIX, Device, named
 from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit, instruction_sets
-from fork.engine.fork import Fork
 from fork.engine.generate.kernels import kernels_of
 from fork.engine.generate.nodes import HEADER, STRUCT, Nodes, changed_list
-from fork.engine.replace.search import Replaced, Replacement
+from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
 from fork.series import Series
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave.kinds import Rewrite
-from fork.weave.scan import lines
+from fork.weave.file_kinds import Whole
 from fork.weave.unweave import LISTS
 from fork.weave.yamls import entries
 
 
-def changed(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
+def changed_texts(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
     """The text of each file that the branch has in the place of PyTorch's, but for those with other comments alone."""
-    texts = {path: file.read_text() for path, file in series.of_kind(state, Rewrite).items()}
+    texts = {path: file.read_text() for path, file in series.of_kind(state, Whole).items()}
     if not texts or series.checkout is None or series.since is None:
         return texts
     checkout = Checkout.open(series.checkout)
@@ -45,22 +45,22 @@ def changed(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
 
 
 def replace_sources(
-    fork: Fork, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str, planned: bool = False
-) -> Replaced:
+    build: Build, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str, planned: bool = False
+) -> Replacements:
     """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs.
 
     `chosen` says why there is no toolkit for the GPU, or which. With `planned`, it tells this and compiles nothing.
     """
-    texts = changed(fork.series, state)
-    base, work = fork.base, fork.home / "work"
-    gpu = base.cuda is not None and fork.cuda != "off"
+    texts = changed_texts(build.series, state)
+    base, work = build.base, build.home / "work"
+    gpu = base.cuda is not None and build.cuda != "off"
     for path in filter(on_device, list(texts) if base.cuda and not gpu else []):
         print(f"left out {path}: {STAYS}", flush=True)
         del texts[path]
     if not texts:
-        return Replaced()
-    assert fork.series.checkout is not None and fork.series.since is not None
-    tree = Tree.of(fork.series.checkout, fork.series.since, base.version, base.probe.commit, gpu)
+        return Replacements()
+    assert build.series.checkout is not None and build.series.since is not None
+    tree = Tree.of(build.series.checkout, build.series.since, base.version, base.probe.commit, gpu)
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
     headers = {path: text for path, text in texts.items() if path.endswith(HEADERS)}
@@ -75,12 +75,12 @@ def replace_sources(
     behind = submodules.behind(base, tree.checkout.path, work, device.includes())
     capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
-    words = sanitizers.flags(fork.sanitize)
+    words = sanitizers.flags(build.sanitize)
     compilers = [
-        Compiler(Flags(base, work, capabilities, front, behind, device), fork.build / "ccache", words=words)
+        Compiler(Flags(base, work, capabilities, front, behind, device), build.folder / "ccache", words=words)
         for front in fronts
     ]
-    search = Replacement(tree, libraries, compilers[0], compilers[1], fork.many, nodes, kernels)
+    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
     for path in list(sources):
         if late := libraries.late(path):
@@ -124,11 +124,11 @@ def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) 
     return nodes
 
 
-def added_entries(fork: Fork, path: str, file: Path) -> Path | None:
+def added_entries(build: Build, path: str, file: Path) -> Path | None:
     """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
-    added, folder = entries(altered(fork.series, path, file.read_text(), added=True)), fork.home / "work/added"
+    added, folder = entries(altered(build.series, path, file.read_text(), added=True)), build.home / "work/added"
     if path == DERIVATIVES:
-        native = {schema.partition("(")[0] for schema in entries(fork.base.read(NATIVE_FUNCTIONS) or "")}
+        native = {schema.partition("(")[0] for schema in entries(build.base.read(NATIVE_FUNCTIONS) or "")}
         added = {schema: entry for schema, entry in added.items() if schema.partition("(")[0] not in native}
     write(folder, file.name, "".join(added.values()))
     return folder / file.name if added else None

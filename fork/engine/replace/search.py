@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fork.checkout.changed import Tree
+from fork.checkout.release_tree import Tree
+from fork.cpp.registrations import left
 from fork.engine.binary.libraries import Caller, Held, Libraries, Place
 from fork.engine.binary.objects import GLOBAL, Object, called, identifier
 from fork.engine.compile import submodules
@@ -29,11 +30,10 @@ from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
 from fork.upstream import DERIVATIVES
-from fork.weave.registrations import left
 
 
 @dataclass(frozen=True)
-class Replaced:
+class Replacements:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
     up what they define; the folder of the headers that the branch changes; whether nodes were generated; the words that
     the changed sources have no longer; the line of the list of operators that names each changed kernel; and which of
@@ -50,7 +50,7 @@ class Replaced:
     jumps: Sequence[tuple[str, str, int]] = ()
 
 
-class Replacement:
+class Search:
     """One run of the search; `headers` are those that the branch changes."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Replacement:
         self._before = before  # the compiler with the release's headers
         self._decision = Decision(tree, libraries, compiler, limit, nodes, self._kernels)
 
-    def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
+    def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
         decided = self._decision.made(changed, headers)
         sources = list(decided.sources.values())
@@ -90,7 +90,7 @@ class Replacement:
         refuse_all([*found.problems, *self._still_used(found.callers, decided.declared), *hidden], UNSEEN)
         return self._result()
 
-    def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replaced:
+    def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """A line for each source that `find` compiles."""
         decided = self._decision.made(changed, headers)
         told = [f"compile  {line}" for line in self._told_nodes(())]
@@ -99,7 +99,7 @@ class Replacement:
                 kept = all(map(source.compiler.kept, source.units()))
                 took = "" if kept else source.compiler.took(source.units())
                 told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
-        return Replaced(told=told)
+        return Replacements(told=told)
 
     def _compile(self, sources: Sequence[Source]) -> None:
         """Brings every source's object."""
@@ -175,7 +175,7 @@ class Replacement:
             what = say(source, name, declared.get(word, ""))
             yield Refusal.HIDDEN.of(what=what, library=inside, why=why, user=where)
 
-    def _result(self) -> Replaced:
+    def _result(self) -> Replacements:
         self._trace.jump_all()
         groups: dict[bool, list[Object]] = {False: [], True: []}  # those of the Python bindings apart
         told: list[str] = []
@@ -205,7 +205,7 @@ class Replacement:
         gone = frozenset(word for source in self._trace.sources for word in source.gone)
         told += self._told_nodes([one for _, one in self._trace.objects()])
         copies = [(name, place.library, place.offset) for name in sorted(jumps) for place in jumps[name]]
-        return Replaced(
+        return Replacements(
             objects=files[0],
             python=files[1],
             told=told,

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fork.checkout.changed import Text
+from fork.checkout.release_tree import Text
+from fork.cpp.definitions import concerned, defined
+from fork.cpp.registrations import left
+from fork.cpp.scan import code_of
 from fork.engine.binary.objects import GLOBAL, Object, changed_sections, plain, readable
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.generate.nodes import GENERATED
-from fork.weave.definitions import concerned, defined
-from fork.weave.registrations import left
-from fork.weave.scan import code_of
 
 CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"

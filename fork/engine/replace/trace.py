@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from fork.cpp.registrations import NAME
 from fork.engine.binary.libraries import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
@@ -24,7 +25,6 @@ from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
 from fork.engine.replace.source import Source
 from fork.refusals import Refusal
-from fork.weave.registrations import NAME
 
 SAYS = "the branch changes what it registers"
 # Of a class, whose functions or name it refers to.

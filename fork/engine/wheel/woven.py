@@ -11,7 +11,7 @@ from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave_all
-from fork.weave.kinds import Fragment, Kind, New
+from fork.weave.file_kinds import Fragment, Kind, New
 
 
 def write_woven(base: Base, series: Series, state: Mapping[str, Path], stage: Path, work: Path) -> list[str]:
@@ -48,7 +48,10 @@ def _has_room(base: Base, kind: Kind, path: str) -> bool:
 
 def _weave(base: Base, series: Series, state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
     """The woven text of each path; one that was made before of the same parts is read again, which saves seconds."""
-    always = [*(file.read_bytes() for file in tool_files() if "weave" in file.parts), base.record_text.encode()]
+    always = [
+        *(file.read_bytes() for file in tool_files() if {"cpp", "weave"} & {*file.parts}),
+        base.record_text.encode(),
+    ]
     made_of = {
         path: digest(*always, path.encode(), repr(series.kind(path)).encode(), file.read_bytes())
         for path, file in state.items()

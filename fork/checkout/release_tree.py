@@ -13,10 +13,10 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 
 from fork.checkout.git import Checkout
+from fork.cpp.difference import hunks
+from fork.cpp.scan import Scan, scan
 from fork.errors import ForkError
 from fork.refusals import Refusal
-from fork.weave.difference import hunks
-from fork.weave.scan import Scan, scan
 
 UPSTREAM = "https://github.com/pytorch/pytorch"
 # Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.

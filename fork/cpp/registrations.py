@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fork.weave.scan import closing, code_of, lines, scan
+from fork.cpp.scan import closing, code_of, lines, scan
 
 # What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
 BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)

@@ -37,7 +37,7 @@ class New:
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class Whole:
     """A file that takes the place of PyTorch's, and the digest of the text that it replaces."""
 
     digest: str
@@ -49,33 +49,33 @@ class Fragment:
 
     `places` maps a container of the base (a namespace, a dict, `file` for the file itself) to
     the places tried in turn. `container: piece` is the place of one piece whose neighbours are
-    elsewhere in the container. `formerly` is the path that older releases have instead. `newer` are
+    elsewhere in the container. `older_path` is the path that older releases have instead. `only_if_base_has` are
     words of the fragment, each one of a list with commas, that go only where the base's file has them too.
     """
 
     places: Mapping[str, tuple[Place, ...]]
-    formerly: str | None = None
-    newer: tuple[str, ...] = ()
+    older_path: str | None = None
+    only_if_base_has: tuple[str, ...] = ()
 
     def served(self, text: str, base: str) -> str:
         """The fragment's text without the words that only newer bases have."""
-        for word in self.newer:
+        for word in self.only_if_base_has:
             if not re.search(rf"\b{word}\b", base):
                 text = re.sub(rf", {word}\b|\b{word}, ", "", text)
         return text
 
 
-Kind = New | Fragment | Rewrite
+Kind = New | Fragment | Whole
 
 
-def anchored(rules: Mapping[str, Any]) -> Fragment | Rewrite:
+def anchored(rules: Mapping[str, Any]) -> Fragment | Whole:
     """The kind of a file that has these rules below `anchors` in series.yaml."""
     places = places_of(rules)
     if (whole := places.get("file", (Place("last"),))[0]).replaces:
         if len(rules) > 1:
             raise ValueError(f"`file: {whole}` is about the whole file, so no other anchor can stand beside it")
-        return Rewrite(whole.target)
-    return Fragment(places, rules.get("formerly"), tuple(rules.get("newer", "").split()))
+        return Whole(whole.target)
+    return Fragment(places, rules.get("older_path"), tuple(rules.get("only_if_base_has", "").split()))
 
 
 def places_of(rules: Mapping[str, Any]) -> dict[str, tuple[Place, ...]]:
@@ -83,7 +83,7 @@ def places_of(rules: Mapping[str, Any]) -> dict[str, tuple[Place, ...]]:
     for container, spots in rules.items():
         if isinstance(spots, Mapping):
             places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
-        elif container not in ("formerly", "newer"):
+        elif container not in ("older_path", "only_if_base_has"):
             places[str(container)] = _places(spots)
     return places
 

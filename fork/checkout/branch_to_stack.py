@@ -18,7 +18,7 @@ from fork.digest import digest, tool_files
 from fork.errors import refuse_all
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
-from fork.weave.kinds import Fragment, Place, Rewrite, places_of
+from fork.weave.file_kinds import Fragment, Place, Whole, places_of
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
@@ -41,7 +41,7 @@ class Writing:
 
     files: dict[str, str] = field(default_factory=dict)
     introduces: list[list[str]] = field(default_factory=list)
-    anchors: dict[str, Fragment | Rewrite] = field(default_factory=dict)
+    anchors: dict[str, Fragment | Whole] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
@@ -124,7 +124,7 @@ def _contents(
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
     if whole:
-        writing.anchors[path] = Rewrite(digest(base.encode()))
+        writing.anchors[path] = Whole(digest(base.encode()))
         return [text if text != base else None for text in states]
     result = inverse(path, base, different)
     if result is None:
@@ -234,8 +234,8 @@ def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | 
     return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
 
 
-def _rules(kind: Fragment | Rewrite) -> dict[str, Any]:
-    if isinstance(kind, Rewrite):
+def _rules(kind: Fragment | Whole) -> dict[str, Any]:
+    if isinstance(kind, Whole):
         return {"file": str(Place("replaces", kind.digest))}
     rules: dict[str, Any] = {}
     for key, places in kind.places.items():

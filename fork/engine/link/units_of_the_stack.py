@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fork.checkout.changed import SOURCES
+from fork.checkout.release_tree import SOURCES
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.device import SUFFIX
 from fork.engine.compile.flags import HIDING
 from fork.engine.compile.toolchain import Toolkit
-from fork.engine.replace.search import Replaced
+from fork.engine.replace.search import Replacements
 
 AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
@@ -30,7 +30,7 @@ class Job:
     sources: Mapping[str, Path]
     toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
-    replaced: Replaced = Replaced()
+    replaced: Replacements = Replacements()
 
     @property
     def work(self) -> Path:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 
-from fork.weave.difference import hunks
-from fork.weave.scan import FRONT, SCOPE, Scan, closing, scan
+from fork.cpp.difference import hunks
+from fork.cpp.scan import FRONT, SCOPE, Scan, closing, scan
 
 # A value of a type, whose functions may be called without a word: by `auto`, by a conversion, at the end of a scope.
 TYPE = re.compile(

@@ -1,4 +1,4 @@
-"""A fork: one state of the stack on one base; where its build lies, what it is made of, how a program runs with it."""
+"""A build: one state of the stack on one base; where its build lies, what it is made of, how a program runs with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.wheel.base import Base
 from fork.series import Commit, Series
-from fork.weave.kinds import Rewrite
+from fork.weave.file_kinds import Whole
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
 COMMAND = "TORCH_FORK_COMMAND"
@@ -23,19 +23,19 @@ START = Path(__file__).with_name("start")
 
 
 @dataclass(frozen=True)
-class Fork:
+class Build:
     """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from."""
 
     series: Series
     commit: Commit
     base: Base
     cuda: str
-    build: Path
+    folder: Path
     sanitize: tuple[str, ...] = ()  # those that it is built with
-    many: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
+    most_sources: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
 
     @property
-    def of(self) -> str:
+    def described(self) -> str:
         """Of what it is built, as a phrase."""
         if self.series.checkout:
             return f"branch {self.series.branch} of {self.series.checkout}"
@@ -48,7 +48,7 @@ class Fork:
             # Another Python's torch of the same version must not take the place of this one's fork.
             suffix += f"-{digest(str(self.base.site).encode())[:6]}"
         suffix += "".join(f"-{name}" for name in self.sanitize)
-        return self.build / "forks" / f"{self.series.build_name(self.commit)}-{self.base.version}{suffix}"
+        return self.folder / "forks" / f"{self.series.build_name(self.commit)}-{self.base.version}{suffix}"
 
     @property
     def site(self) -> Path:
@@ -62,7 +62,7 @@ class Fork:
         parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
         gpu = self.base.cuda and self.cuda != "off"
         nvcc = [str(toolchain.compiler(self.base) or "")] if gpu else []
-        nvcc += device.at_hand() if gpu and self.series.of_kind(state, Rewrite) else ()
+        nvcc += device.at_hand() if gpu and self.series.of_kind(state, Whole) else ()
         chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
         around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
         return digest(*parts, repr(chosen + around).encode())

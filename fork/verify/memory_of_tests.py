@@ -16,7 +16,7 @@ from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave.kinds import New
+from fork.weave.file_kinds import New
 
 # Settings by which the same program computes in another way.
 SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_")

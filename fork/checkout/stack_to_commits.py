@@ -10,7 +10,7 @@ from fork.checkout.message import messages
 from fork.errors import ForkError
 from fork.series import Commit, Series
 from fork.weave import refuse_unwoven, weave_state
-from fork.weave.kinds import New
+from fork.weave.file_kinds import New
 
 
 @dataclass(frozen=True)

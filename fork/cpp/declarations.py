@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fork.weave.difference import hunks
-from fork.weave.scan import SCOPE, code_of, scan
+from fork.cpp.difference import hunks
+from fork.cpp.scan import SCOPE, code_of, scan
 
 INSIDE = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
 PIECE = re.compile(rf"(?:{INSIDE}|[^(){{}};])*[{{}};]")
 HEAD = re.compile(r"(?:[\w:]+[\s&*]+)+(\w+)\s*$")
 # What has a definition beside it, or is no function, and what the language calls without its name.
-OTHERS = re.compile(r"\b(?:template|inline|static|constexpr|struct|class|union|enum|using|typedef|friend|operator)\b")
+NO_FUNCTION = re.compile(
+    r"\b(?:template|inline|static|constexpr|struct|class|union|enum|using|typedef|friend|operator)\b"
+)
 MACRO = re.compile(r"[A-Z][A-Z0-9_]+|__\w+")
 
 
@@ -61,6 +63,6 @@ def _function(piece: str) -> str:
         code = less
     head, _, rest = code.partition("(")
     found = HEAD.fullmatch(head)
-    if not found or not rest.replace(" ", "").endswith(");") or OTHERS.search(head) or MACRO.fullmatch(found[1]):
+    if not found or not rest.replace(" ", "").endswith(");") or NO_FUNCTION.search(head) or MACRO.fullmatch(found[1]):
         return ""
     return found[1]
