@@ -12,13 +12,20 @@ demo: setup
 	$(FORK) build
 	$(VENV)/bin/python examples/attn.py
 
+# Makes targets in turn up to the first that fails, and says how long each took.
+define in_turn
+@for target in $(1); do begin=$$(date +%s); $(MAKE) --no-print-directory $$target; status=$$?; \
+  times="$$times$$target: $$(($$(date +%s) - begin)) s\n"; [ $$status = 0 ] || break; done; \
+  printf "\n$$times"; exit $$status
+endef
+
 # What a change has to pass. The aim is ten minutes on two cores after `make demo`.
 test: setup
-	$(VENV)/bin/python -m bench.parts test lint unit last
+	$(call in_turn,lint unit last)
 
 # All else; the aim is thirty minutes more. What `make test` has shown on the same files does not run again.
 test-all: setup
-	$(VENV)/bin/python -m bench.parts test-all long check emulated cuda
+	$(call in_turn,long check emulated cuda)
 
 # The tests of the tool, of the suites and of what lies around the stack: `unit` has those that compile nothing, or one
 # small thing, and `long` those that are marked so. A process that compiles needs about 2 GiB. Those that share a costly
@@ -27,7 +34,7 @@ test-all: setup
 PYTEST := $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup --durations 10
 unit long: export OMP_WAIT_POLICY = passive
 unit: setup
-	$(PYTEST) -m 'not long' checks fork/tests suites/tests
+	$(PYTEST) -m 'not long' checks bench fork/tests suites/tests
 
 long: setup
 	$(PYTEST) -m long checks fork/tests suites/tests
@@ -59,7 +66,7 @@ cuda: setup
 ifeq ($(NVCC),)
 	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
 else
-	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py checks/cuda/test_changed.py
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py fork/tests/test_replace_cuda.py
 endif
 
 OURS := fork suites checks bench examples conftest.py test/test_ops.py
@@ -116,7 +123,7 @@ sanitize: setup
 # part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'
 bench: setup
 	$(FORK) build
-	$(VENV)/bin/python -m bench.cpu $(if $(QUICK),--quick --out build/bench) $(ARGS)
+	$(VENV)/bin/python -m bench.attn.cpu $(if $(QUICK),--quick --out build/bench) $(ARGS)
 
 setup: $(VENV)/ready
 

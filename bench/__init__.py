@@ -1,1 +1,1 @@
-"""Measurements of torch.attn: speed, memory and accuracy."""
+"""Measurements by hand, whose figures documents show: of torch.attn in attn/, and of the tool in tool/."""

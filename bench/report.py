@@ -6,26 +6,27 @@ A document shows the present kernels only.
 from __future__ import annotations
 
 import dataclasses
-import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import parts
-from bench.cpu import charts, first, tables
-from bench.cpu.cases import Case
-from bench.cpu.record import FOLDER, Record, Result
-from bench.cpu.routes import KINDS
-from bench.cpu.rule import present
-from bench.cpu.tables import HEAD, gained, milliseconds, provenance, table
+from bench.attn.cpu import charts, tables
+from bench.attn.cpu.cases import Case
+from bench.attn.cpu.record import FOLDER, Record, Result
+from bench.attn.cpu.routes import KINDS
+from bench.attn.cpu.rule import present
+from bench.attn.cpu.tables import HEAD, gained, milliseconds, provenance, table
+from bench.attn.gpu import report as gpu
 from bench.documents import fill, markdown_table, wrapped
-from bench.gpu import report as gpu
+from bench.machine import ROOT
 from fork.arguments import Parser, status
+from fork.refusals import Refusal
 
-ROOT = FOLDER.parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "guide/bench/README.md", "guide/cpu_kernel_diary.md")
 DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
+REFUSALS = ROOT / "guide/changed_sources.md"
 # The rows of the table in descriptions, at D = E = 64.
 ROWS = (
     *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
@@ -86,27 +87,18 @@ def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any
     return markdown_table(("processor, and its tables", "measured with", "kernels", "charts"), rows)
 
 
-def minutes(kept: Mapping[str, Any]) -> str:
-    """How long the test commands took, in a sentence."""
-    first, second = (round(sum(kept["runs"][command].values()) / 60) for command in parts.COMMANDS)
-    return f"`make test` took {first} minutes and `make test-all` {second} more: {kept['where']}"
+def refusals(text: str) -> str:
+    """The guide to changed sources with each reason for a refusal, and whether a plan tells it already."""
+    reasons = list(Refusal)
+    planned = reasons[: reasons.index(Refusal.TOO_MANY) + 1]
+    rows = [["plan" if one in planned else "build", _in_italics(str(one.value))] for one in reasons]
+    return fill(text, {"refusals": markdown_table(("told by", "reason"), rows)}, REFUSALS.name)
 
 
-def by_part(kept: Mapping[str, Any]) -> str:
-    """The same, one row for each part."""
-    runs = kept["runs"]
-    rows = [(f"`make {c}`", f"`make {part}`", f"{s:.0f}") for c in parts.COMMANDS for part, s in runs[c].items()]
-    return f"{markdown_table(('command', 'part', 'seconds'), rows)}\n{kept['where']}\n"
-
-
-def first_calls() -> str:
-    """Of a training step, in milliseconds: by composition and by torch.attn, each first and later."""
-    kept = json.loads(first.FILE.read_text())
-    cells: dict[tuple[str, str], list[str]] = {}
-    for r in kept["rows"]:
-        cells.setdefault((r["dtype"], r["n"]), []).extend(milliseconds(r[x]) for x in ("first", "later"))
-    head = [f"{by}, {when}" for by in ("composition", "torch.attn") for when in ("first", "later")]
-    return f"{table(('dtype', 'N', *head), [[*key, *times] for key, times in cells.items()])}\n* {kept['where']}\n"
+def _in_italics(sentence: str) -> str:
+    """A reason with its blanks as words in italics, or of a command in capitals."""
+    sentence = re.sub(r"(?<=--many )\{(\w+)\}", lambda blank: blank[1].upper(), sentence)
+    return re.sub(r"`?\{(\w+)\}`?", r"*\1*", sentence)
 
 
 def values() -> dict[str, str]:
@@ -114,15 +106,11 @@ def values() -> dict[str, str]:
     records = [shown for record in everywhere() if (shown := present(record)).results]
     # A document at the root shows one processor: AVX512 before AVX2, and that with most figures.
     records = sorted(records, key=lambda record: (record.capability, len(record.results)), reverse=True)[:1]
-    kept = json.loads(parts.FILE.read_text())
     return {
         "gpu": gpu.short([record for _, record in gpu.records()]),
         "speed": speed(records),
         "chart": chart(records),
-        "first": first_calls(),
         "processors": index(everywhere(), gpu.records()),
-        "minutes": minutes(kept),
-        "parts": by_part(kept),
     }
 
 
@@ -132,7 +120,7 @@ def everywhere() -> list[Record]:
 
 
 def folders() -> list[Path]:
-    """Where results of processors lie; those of GPUs are bench.gpu's."""
+    """Where results of processors lie; those of GPUs are bench.attn.gpu's."""
     return [path.parent for path in sorted(FOLDER.glob("*/results.json")) if '"threads"' in path.read_text()]
 
 
@@ -153,6 +141,7 @@ def rewrite() -> None:
     # All of them are made before one is written.
     for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
         document.write_text(text)
+    REFUSALS.write_text(refusals(REFUSALS.read_text()))
 
 
 def main() -> None:

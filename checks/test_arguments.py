@@ -12,7 +12,7 @@ import pytest
 from checks import ROOT
 
 # The rows start it with words of their own.
-TAKES_WORDS = ("bench.coverage.probe", "checks.processors.worker")
+TAKES_WORDS = ("bench.tool.coverage.probe", "checks.processors.worker")
 MAIN = re.compile(r'^if __name__ == "__main__":', re.MULTILINE)
 
 
@@ -59,8 +59,8 @@ def test_an_option_that_is_not_there(name: str, capsys: pytest.CaptureFixture[st
         ("checks.mutants.trial nothing", "no mutant with a switch is called 'nothing'"),
         ("checks.processors nothing", "no row has 'nothing' in its name"),
         ("checks.processors --quick --write", "--write is for all rows"),
-        ("bench.tanh --stride 0", "argument --stride: '0' is not a whole number of 1 or more"),
-        ("bench.cpu --seconds -1", "argument --seconds: '-1' is not a number of seconds above 0"),
+        ("bench.attn.tanh --stride 0", "argument --stride: '0' is not a whole number of 1 or more"),
+        ("bench.attn.cpu --seconds -1", "argument --seconds: '-1' is not a number of seconds above 0"),
     ],
 )
 def test_a_value_that_cannot_be(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

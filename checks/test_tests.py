@@ -9,7 +9,8 @@ import pytest
 
 from checks import ROOT
 
-FILES = sorted(path for folder in ("checks", "fork", "suites", "test") for path in (ROOT / folder).rglob("test_*.py"))
+FOLDERS = ("bench", "checks", "fork", "suites", "test")
+FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("test_*.py"))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,6 +1,6 @@
 """Why a change of PyTorch's own code is not built for a wheel: each reason's name and sentence.
 
-The guide's list is made of these (`python -m bench.refusals`). What stands in braces is filled in.
+The guide's list is made of these (`python -m bench.report`). What stands in braces is filled in.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cpu.processes import GENERIC
+from bench.attn.cpu.processes import GENERIC
 from checks import ROOT
 from checks.built import built
 from fork.engine.build import environment

@@ -6,10 +6,10 @@ from unittest import mock
 
 import pytest
 
-from bench.cpu import rule
-from bench.cpu.cases import Case as BenchCase
-from bench.cpu.record import Record
-from bench.cpu.rule import answers
+from bench.attn.cpu import rule
+from bench.attn.cpu.cases import Case as BenchCase
+from bench.attn.cpu.record import Record
+from bench.attn.cpu.rule import answers
 
 BOTH = (0, 1)
 FAST = (("AVX2", "float32"), ("AVX2", "float64"), ("AVX512", "float32"), ("AVX512", "float64"))

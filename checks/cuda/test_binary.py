@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.machine_code import cuobjdump, functions, inspected
 from checks import ROOT
+from checks.cuda.machine_code import cuobjdump, functions, inspected
 from fork.engine.build import Build
 from fork.engine.compile import toolchain
 from fork.engine.pipeline import make

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.utils import cpp_extension
 
-from bench.gpu.report import RULE as RULE_FILE
-from bench.gpu.report import Result, records, rule, speedup, with_rule
+from bench.attn.gpu.report import RULE as RULE_FILE
+from bench.attn.gpu.report import Result, records, rule, speedup, with_rule
 from checks import ROOT
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
@@ -233,7 +233,7 @@ def test_kernels_take_the_sizes_that_they_win() -> None:
 def test_the_figures_beside_the_rule_are_those_of_the_results() -> None:
     header = RULE_FILE.read_text()
     found = [record for _, record in records()]
-    assert rule(found) in header and with_rule(header, found) == header, "run `python -m bench.gpu.report`"
+    assert rule(found) in header and with_rule(header, found) == header, "run `python -m bench.attn.gpu.report`"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

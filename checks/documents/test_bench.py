@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from bench import documents, report
-from bench.cpu import __main__ as bench
-from bench.cpu import record as records
-from bench.cpu import tables
-from bench.cpu.cases import Case, grid
-from bench.cpu.processes import Worker
-from bench.cpu.record import FOLDER, Record, Result, here
-from bench.cpu.routes import works
-from bench.cpu.rule import fused, present
-from bench.reference import composition
+from bench.attn.cpu import __main__ as bench
+from bench.attn.cpu import record as records
+from bench.attn.cpu import tables
+from bench.attn.cpu.cases import Case, grid
+from bench.attn.cpu.processes import Worker
+from bench.attn.cpu.record import FOLDER, Record, Result, here
+from bench.attn.cpu.routes import works
+from bench.attn.cpu.rule import fused, present
+from bench.attn.reference import composition
+from bench.machine import ROOT
 
 FORWARD = Case("grid", "forward", "float32", 16, 16, 16)
 CAPABILITY = here().capability
@@ -42,10 +43,10 @@ class Inside:
 
 
 def measure(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    """Runs `python -m bench.cpu` with composition in the place of torch.attn."""
+    """Runs `python -m bench.attn.cpu` with composition in the place of torch.attn."""
     monkeypatch.setattr(torch, "attn", composition, raising=False)
     monkeypatch.setattr(bench, "Process", Inside)
-    monkeypatch.setattr(sys, "argv", ["bench.cpu", "--seconds", "0.01", *words])
+    monkeypatch.setattr(sys, "argv", ["bench.attn.cpu", "--seconds", "0.01", *words])
     bench.main()
 
 
@@ -132,7 +133,7 @@ def test_tables_are_those_of_the_results():
         )
 
 
-@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: str(path.relative_to(report.ROOT)))
+@pytest.mark.parametrize("path", report.DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_show_the_results(path):
     assert report.filled(path, report.values()) == path.read_text(), "run `python -m bench.report`"
 
@@ -142,13 +143,12 @@ FIGURE = re.compile(
     r"\b\d[\d.,]*(?: times\b|x\b| ?(?:ms|s|GFLOP/s|TFLOP/s|GB/s|GiB|MiB)\b| ?%| (?:milli|micro)?seconds\b| passed)"
 )
 WRITTEN = [
-    report.ROOT / name
-    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "fork/README.md", "fork/CHANGELOG.md")
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "fork/README.md", "fork/CHANGELOG.md")
 ]
 
 
 @pytest.mark.parametrize(
-    "path", [*WRITTEN, *sorted(report.ROOT.glob("stack/*/*.md"))], ids=lambda path: str(path.relative_to(report.ROOT))
+    "path", [*WRITTEN, *sorted(ROOT.glob("stack/*/*.md"))], ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_prose_has_no_figures_of_its_own(path):
     """They would be those of former kernels one day; the README's example of an output is no measurement."""
@@ -188,7 +188,7 @@ def test_comments_do_not_change_the_kernels(tmp_path, monkeypatch):
         (native / folder).mkdir(parents=True)
         (native / folder / "Kernel.h").write_text("int a; // one\n")
     (native / "OpCPU.cpp").write_text("int b;\n")
-    monkeypatch.setattr(records, "FOLDER", tmp_path / "guide/bench")
+    monkeypatch.setattr(records, "ROOT", tmp_path)
 
     def digests():
         return [records.kernels.__wrapped__(device) for device in ("cpu", "cuda")]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.gpu import report, runs_kernels
-from bench.reference import composition
+from bench.attn.gpu import report, runs_kernels
+from bench.attn.reference import composition
 from checks import ROOT
 from fork.errors import ForkError
 
@@ -21,7 +21,7 @@ def test_tables_are_those_of_the_results() -> None:
     found = report.records()
     assert found
     for folder, record in found:
-        assert (folder / "tables.md").read_text() == report.document(record), "run `python -m bench.gpu.report`"
+        assert (folder / "tables.md").read_text() == report.document(record), "run `python -m bench.attn.gpu.report`"
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_a_machine_that_cannot_serve_gets_one_sentence(tmp_path: Path, gpu: str 
 
 def test_programs_know_the_options_that_the_script_gives_them() -> None:
     """Without a GPU each says only that there is none."""
-    text = (ROOT / "bench/gpu.sh").read_text()
-    commands = re.findall(r"python -m (bench\.gpu[\w.]*(?: --\w+(?: \S+)?)*)", text)
+    text = (ROOT / "bench/attn/gpu.sh").read_text()
+    commands = re.findall(r"python -m (bench\.attn\.gpu[\w.]*(?: --\w+(?: \S+)?)*)", text)
     assert len(commands) == 5
     for command in commands:
         words = [sys.executable, "-m", *re.sub("[\"';]", " ", command).split()]
@@ -53,9 +53,10 @@ def test_programs_know_the_options_that_the_script_gives_them() -> None:
 
 
 def test_wrong_input_gets_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ForkError, match="results.json is missing: `bash bench/gpu.sh bench` makes it"):
+    with pytest.raises(ForkError, match="results.json is missing: `bash bench/attn/gpu.sh bench` makes it"):
         report.taken(tmp_path)
-    done = subprocess.run([sys.executable, "-m", "bench.gpu", "--n", "8y"], capture_output=True, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "bench.attn.gpu", "--n", "8y"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode and "invalid size value: '8y'" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -70,12 +71,12 @@ def script(folder: Path, gpu: str | None) -> subprocess.CompletedProcess[str]:
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     environment = {"PATH": f"{tools}:/usr/bin:/bin", "PYTHON": str(tools / "python"), "OUT": str(folder / "out")}
-    command = ["bash", str(ROOT / "bench/gpu.sh")]
+    command = ["bash", str(ROOT / "bench/attn/gpu.sh")]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
 
 def test_products_tell_composition_from_kernels() -> None:
-    """bench.gpu and its run for the sanitizer ask so whether kernels ran."""
+    """bench.attn.gpu and its run for the sanitizer ask so whether kernels ran."""
     q = torch.ones(3, 2)
     assert not runs_kernels(lambda: composition(q, q, q))
     assert runs_kernels(lambda: torch.tanh(q))

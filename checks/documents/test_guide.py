@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import build, refusals
-from bench.documents import fill
+from bench import report
 from checks import ROOT
 from fork.checkout.operators import operators
 from fork.series import Series
@@ -60,11 +59,6 @@ def test_the_suites_name_rows_of_the_map() -> None:
     assert {*ROWS.values(), *REASONS.values()} <= {row.row for row in operator_map.rows()}
 
 
-def test_the_page_of_builds_shows_what_was_measured() -> None:
-    text = build.GUIDE.read_text()
-    assert fill(text, build.document(build.kept_here()), build.GUIDE.name) == text
-
-
 def test_the_guide_lists_every_refusal() -> None:
-    text = refusals.GUIDE.read_text()
-    assert refusals.written(text) == text, "run `python -m bench.refusals`"
+    text = report.REFUSALS.read_text()
+    assert report.refusals(text) == text, "run `python -m bench.report`"

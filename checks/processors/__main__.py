@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.documents import fill, markdown_table, wrapped
+from bench.machine import commit, processor
 from checks import ROOT
 from checks.built import built
 from checks.processors import NUMERICS, Row, machine, quick, rows
@@ -211,12 +212,9 @@ def main() -> int:
 
 def here(minutes: float) -> str:
     """Where and when the table was made."""
-    from bench.cpu import record
-
-    place = record.here()
     return (
-        f"`make processors` made this table on {place.processor}, {os.cpu_count()} processors, "
-        f"at commit {record.commit()}, in {minutes:.0f} minutes."
+        f"`make processors` made this table on {processor()}, {os.cpu_count()} processors, "
+        f"at commit {commit()}, in {minutes:.0f} minutes."
     )
 
 

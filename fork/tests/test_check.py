@@ -1,15 +1,20 @@
 """`fork check`: a sound stack passes, and each way of being unsound has its sentence."""
 
+import dataclasses
 from pathlib import Path
 
 from expecttest import assert_expected_inline
+from pytest import MonkeyPatch
 
+from fork.commands import check
+from fork.engine.build import Build
 from fork.engine.wheel import base as bases
-from fork.series import Series
+from fork.series import Commit, Series
 from fork.tests import softclip
-from fork.tests.helpers import write
+from fork.tests.helpers import Tool, write
 from fork.tests.tiny import NATIVE, SERIES, STACK, UPSTREAM, stack
 from fork.verify import operator_map, soundness
+from fork.verify.prefix import Result, Run
 
 
 def faults(root: Path) -> str:
@@ -127,3 +132,26 @@ def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
     for text, due in (("- func: softclip(Tensor self) -> Tensor\n", {"every"}), (named, {*operator_map.KINDS})):
         write(tmp_path, {softclip.NATIVE: text})
         assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == due
+
+
+def test_every_state_is_tested_and_a_failure_is_a_fault(tmp_path: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:
+    seen: list[str] = []
+
+    def tested(series: Series, commit: Commit, folder: Path, everything: bool) -> Result:
+        seen.append(commit.name)
+        run = Run("test/test_x.py", "Ran 2 tests", 1.0, passed=commit.name != "plain")
+        return Result(commit.name, "2.13.0", (run,))
+
+    monkeypatch.setattr(soundness, "problems", lambda *_: [])
+    monkeypatch.setattr(operator_map, "report", lambda *_: [])
+    monkeypatch.setattr(check, "build_and_test", tested)
+    said = tool("--root", stack(tmp_path), "check", status=1).err
+    assert said == "fork: the stack has 1 fault:\n  plain: test/test_x.py failed\n"
+    assert seen == ["plain", "fast"]
+
+
+def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) -> None:
+    base = bases.installed()
+    other = dataclasses.replace(base, site=tmp_path)
+    series = Series.load(stack(tmp_path))
+    assert len({Build(series, series.find(), b, "auto", tmp_path).home for b in (base, other)}) == 2

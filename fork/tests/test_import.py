@@ -389,11 +389,13 @@ def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, tool
     monkeypatch.setattr(bases, "obtain", lambda *_: installed)
     monkeypatch.setattr(compat, "make", lambda made: made.base.site)
     monkeypatch.setattr(process, "attempt", attempt)
-    logs = tree.parent / "compat"
-    logs.mkdir()
+    logs = write(tree.parent / "compat", {"forks/another/current": "", "bases/2.13.0/complete": ""})
     said = tool("--root", imported(tree), "compat", "--keep", "--build", logs, "2.13.0", status=1).out
     assert [file.is_file() for file in ran] == [True]
     assert "2 passed, 1 failed" in said and f"log      {logs}/2.13.0.log" in said
+    tool("--root", imported(tree), "compat", "--build", logs, "2.13.0", status=1)
+    left = [(logs / folder).is_dir() for folder in ("forks/another", "bases/2.13.0")]
+    assert left == [True, False], "nothing but what was made for a release is removed"
     commit(tree, {NATIVE: UPSTREAM[NATIVE], "a.txt": "a\n"}, "Take it back")
     said = tool("--root", imported(tree), "compat", "2.13.0", status=1).err
     assert "take-it-back has no public operator" in said

@@ -162,7 +162,7 @@ def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A torch for the CPU has none; checks/cuda/test_changed.py has one with."""
+    """A torch for the CPU has none; test_replace_cuda.py has one with."""
     edit(tree, KERNEL, "return;", "return (void)0;")
     assert build(tree) == 0
     assert f"left out {KERNEL}: torch " in capsys.readouterr().out

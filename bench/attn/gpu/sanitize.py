@@ -1,0 +1,46 @@
+"""Runs every fused kernel on small inputs for compute-sanitizer: edges, whole blocks, parts."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from functools import partial
+
+import torch
+
+from bench.attn.gpu import runs_kernels
+from bench.attn.reference import require_attn
+from fork.arguments import Parser, status
+
+
+def step(dtype: torch.dtype, n: int, d: int) -> None:
+    def random(columns: int) -> torch.Tensor:
+        return torch.randn(n, columns, device="cuda").to(dtype).requires_grad_()
+
+    q, k, v = random(d), random(d), random(d)
+    output = torch.attn(q, k, v).output
+    if d == 64:
+        torch.autograd.grad(output, [q, k, v], torch.randn_like(output))
+
+
+def main() -> None:
+    parser = Parser(prog="python -m bench.attn.gpu.sanitize", description=__doc__)
+    parser.add_argument("--half", action="store_true", help="half as many sizes, for racecheck, which is slow")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench: torch finds no GPU on this machine")
+    require_attn("python -m fork build --cuda on")
+    # The operator reads it at its first call.
+    os.environ["TORCH_ATTN_KERNELS"] = "1"
+    torch.manual_seed(0)
+    sizes = (72, 520) if options.half else (8, 72, 128, 520)
+    for dtype, n, d in itertools.product((torch.float16, torch.bfloat16), sizes, (64, 128)):
+        if not runs_kernels(partial(step, dtype, n, d)):
+            raise SystemExit(f"bench: {dtype} N={n} D={d} was composed of ATen's products, and no kernel ran")
+    torch.cuda.synchronize()
+    print("every kernel ran")
+
+
+if __name__ == "__main__":
+    sys.exit(status("bench.attn.gpu.sanitize", main))

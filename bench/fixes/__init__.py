@@ -1,1 +1,0 @@
-"""`python -m bench.fixes`: merged bug fixes of PyTorch, written anew on a branch, from red to green on a wheel."""

@@ -1,1 +1,0 @@
-"""The tanh of the CPU kernels: its coefficients and its error."""

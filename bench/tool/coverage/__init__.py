@@ -1,0 +1,1 @@
+"""`python -m bench.tool.coverage`: how many of PyTorch's C++ sources a branch can change on an installed wheel."""
