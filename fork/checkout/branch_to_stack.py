@@ -16,22 +16,17 @@ from fork.checkout.branch import Pull, Start, State, pull_requests
 from fork.checkout.git import Checkout
 from fork.digest import digest, tool_files
 from fork.errors import refuse_all
+from fork.tree import OF_NO_KIND, Fate, Kind, kind_of
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.file_kinds import Fragment, Place, Whole, places_of
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
-# What is compiled into the libraries of a wheel, and compiled again for a branch; C++ that no wheel has.
-LIBRARIES = r"(?:aten/src/ATen(?!/templates)|c10|caffe2|torch/csrc|torch/headeronly|torch/nativert)/"
-APART = r"(?:.*/)?(?:tests?|benchmarks?|binaries|docs|examples|android|ios|mps|metal)/"
-REPLACED = re.compile(rf"{LIBRARIES}(?!{APART}).*\.(?:cpp|cc|h|hpp|cuh|cu)$")
-# What decides how a wheel is built, or what is generated for it, and is no list of operators.
-SETTINGS = re.compile(r"cmake/|(?:.*/)?CMakeLists\.txt$|.*\.cmake$")
-PROGRAMS = re.compile(r"(?:torchgen|tools/autograd)/.*\.py$")
-OTHER_LISTS = re.compile(r"(?:aten/src/ATen|tools/autograd|torch/csrc)/(?!.*/tags\.yaml$).*\.(?:yaml|fbs)$")
 # What the tool keeps in a stack's folder besides the stack.
 KEPT = "build"
+# What of a branch no wheel has, and a stack of it all the same.
+KEPT_ENDINGS = (".py", ".md", ".rst", ".txt", ".bzl")
 Memory = dict[str, tuple[list[str], dict[str, list[str]]]]
 
 
@@ -77,7 +72,9 @@ def stack_files(
             writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
             continue
         states = [state.texts.get(path, base) for state in found]
-        replaced = bool(REPLACED.match(path)) or _changes(path, base or "", states, upstreams)
+        replaced = kind_of(path) in (Kind.SOURCE, Kind.KERNEL, Kind.HEADER) or _changes(
+            path, base or "", states, upstreams
+        )
         if whole and not replaced and not _has_place(path, writing):
             continue
         inverse = partial(_remembered, memory, used)
@@ -142,20 +139,16 @@ def _contents(
 
 def _has_place(path: str, writing: Writing) -> bool:
     """Whether a build has room for a file as it is, in Python's part of a wheel or as new code; else says why not."""
-    if PROGRAMS.match(path):
-        writing.told.append(f"{path}: what PyTorch's build has generated with it for the wheel stays as it is")
-        return True
-    if SETTINGS.match(path):
-        writing.told.append(f"{path}: the wheel is built already, by the release's")
-    elif path.endswith(COMPILED) and (re.match(APART, path) or path.endswith((".mm", ".metal"))):
-        writing.told.append(f"{path}: no wheel for Linux has it")
-    elif path.endswith(COMPILED):
-        writing.left_out.append(f"{path} is compiled into what is not made again: take its change back")
-    elif OTHER_LISTS.match(path) and path not in LISTS:
-        writing.left_out.append(f"{path} is a list of which PyTorch's build generates code: take its change back")
-    else:
-        return True
-    return False
+    kind = kind_of(path)
+    if kind is None:
+        writing.left_out.append(f"{path} {OF_NO_KIND}")
+        return False
+    if kind.fate is Fate.REFUSED:
+        writing.left_out.append(f"{path} {kind.says}")
+        return False
+    if kind.fate is Fate.LEFT_OUT or kind is Kind.PROGRAM:
+        writing.told.append(f"{path}: {kind.says}")
+    return kind.fate is not Fate.LEFT_OUT or path.endswith(KEPT_ENDINGS)
 
 
 def _changes(path: str, base: str, states: Sequence[str | None], operators: set[str]) -> bool:

@@ -17,14 +17,9 @@ from fork.cpp.difference import hunks
 from fork.cpp.scan import Scan, scan
 from fork.errors import ForkError
 from fork.refusals import Refusal
+from fork.tree import ELSEWHERE, HEADERS, KERNEL, LIBRARIES, SOURCES, on_device
 
 UPSTREAM = "https://github.com/pytorch/pytorch"
-# Where PyTorch keeps the sources of the libraries that a wheel has; what of them no wheel holds, and what one for CUDA.
-LIBRARIES = ("aten/src", "c10", "torch/csrc", "torch/nativert", "torch/headeronly", "caffe2")
-ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|test|tests|benchmarks?)/")
-DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/")  # TorchScript's way to a fuser is libtorch_cpu's
-SOURCES, HEADERS = (".cpp", ".cc"), (".h", ".hpp", ".cuh")
-KINDS = (*SOURCES, ".cu", *HEADERS)
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)', re.MULTILINE)
 
 
@@ -82,7 +77,7 @@ class Tree:
     @cached_property
     def texts(self) -> dict[str, str]:
         """The files of PyTorch's libraries, read at once: a process for each takes longer than the compiler."""
-        return self.checkout.texts_at(self.release, LIBRARIES, KINDS)
+        return self.checkout.texts_at(self.release, LIBRARIES, (*SOURCES, KERNEL, *HEADERS))
 
     def text(self, path: str, branch: str | None = None) -> Text:
         """The source of a path: unchanged, or with what the branch changed in it brought to the release."""
@@ -157,11 +152,6 @@ class Tree:
                 for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
                     found[path].add(file)
         return found
-
-
-def on_device(path: str) -> bool:
-    """Whether a file is of the libraries for the GPU, where a wheel has those."""
-    return not ELSEWHERE.search(path) and bool(path.endswith(".cu") or DEVICE.search(path))
 
 
 def _safe(there: Scan, line: int) -> int:

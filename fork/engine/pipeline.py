@@ -15,7 +15,6 @@ from pathlib import Path
 import yaml
 
 from fork import process
-from fork.checkout.release_tree import HEADERS, SOURCES
 from fork.clock import Clock
 from fork.engine.build import Build, environment
 from fork.engine.compile import cache, sanitizers, submodules, toolchain
@@ -37,6 +36,7 @@ from fork.errors import ForkError, NothingToBuild, told_plainly
 from fork.lock import alone
 from fork.refusals import Refusal
 from fork.series import Commit, Series
+from fork.tree import HEADERS, Kind, kind_of
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, pieces_inside_functions
@@ -45,8 +45,8 @@ from fork.weave.file_kinds import Fragment, New, Whole
 # Scripts that run with the base's Python.
 GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
 
-# Where the sources of PyTorch's libraries lie; a C++ test of a stack is not one of them.
-LIBRARIES = ("aten/", "c10/", "torch/")
+# What a compiler reads; a C++ test of a stack is not of them.
+SOURCE_KINDS = (Kind.SOURCE, Kind.KERNEL, Kind.HEADER)
 
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
@@ -57,8 +57,7 @@ def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
     return {
         path: file
         for path, file in series.of_kind(state, New, Fragment).items()
-        if path.startswith(LIBRARIES) and path.endswith((*SOURCES, ".cu", ".h"))
-        if path.endswith(".h") or has_code(file.read_text())
+        if kind_of(path) in SOURCE_KINDS and (path.endswith(HEADERS) or has_code(file.read_text()))
     }
 
 
@@ -68,7 +67,7 @@ def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
         path
         for path, file in state.items()
         if isinstance(kind := series.kind(path), Fragment)
-        if path.startswith(LIBRARIES) and path.endswith((".cpp", ".cu"))
+        if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)
         for name, piece in pieces_inside_functions(file.read_text())
         if has_code(piece) and not any(place.replaces for place in kind.places[name])
     ]
@@ -157,7 +156,7 @@ def _copy_and_weave(build: Build, stage: Path, clock: Clock) -> Begun:
     chosen = ""
     build.base.check(build.base.resized())
     build.base.remember(build.home / "work")
-    sources = [path for path in compiled(build.series, state) if not path.endswith(".h")]
+    sources = [path for path in compiled(build.series, state) if not path.endswith(HEADERS)]
     compiles = bool(NATIVE_FUNCTIONS in state or sources or changed_texts(build.series, state))
     if compiles:
         toolchain.check_tools(build.base)
@@ -287,7 +286,7 @@ def _compiler(build: Build, begun: Begun, replaced: Replacements, sources: Mappi
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     """Compiles what is the stack's, and links all into the libraries of `stage`."""
-    count = sum(not path.endswith(".h") for path in job.sources)
+    count = sum(not path.endswith(HEADERS) for path in job.sources)
     if not (count or job.operators or job.replaced.objects or job.replaced.python):
         return  # what the wheel was built without was all, so its libraries stay
     for path, file in link_fork(job).items():

@@ -15,15 +15,14 @@ from functools import cached_property
 from pathlib import Path
 
 from fork import process
-from fork.checkout.release_tree import SOURCES
 from fork.cpp.scan import lines
 from fork.digest import digest
 from fork.engine.compile import cache, toolchain
-from fork.engine.compile.device import SUFFIX
 from fork.engine.compile.diagnostics import NamesForErrors, Said, errors
 from fork.engine.compile.flags import KERNELS, Flags
 from fork.engine.wheel import disk
 from fork.errors import ForkError
+from fork.tree import KERNEL, SOURCES
 
 LOG = "compile.log"
 WEEK = 7 * 24 * 3600  # seconds that an object is kept which no build uses
@@ -178,7 +177,7 @@ class Compiler:
         return "" if done.returncode else done.stdout
 
     def _command(self, unit: Unit) -> list[str]:
-        compiler = [] if unit.path.endswith(SUFFIX) else [str(toolchain.cxx())]
+        compiler = [] if unit.path.endswith(KERNEL) else [str(toolchain.cxx())]
         return [*compiler, *self._flags.of(unit.path, unit.capability, unit.own), self._headers, *unit.words]
 
     def _is_stable(self, name: str) -> bool:
@@ -190,7 +189,7 @@ class Compiler:
         disk.write(self.work, unit.place, unit.text)
         part, needs, made = (self.work / f"objects/{key}.{kind}" for kind in ("part.o", "d", "o"))
         made.parent.mkdir(exist_ok=True)
-        command = [*cache.launcher(unit.path.endswith(SUFFIX)), *self._command(unit)]
+        command = [*cache.launcher(unit.path.endswith(KERNEL)), *self._command(unit)]
         command += ["-MD", "-MF", str(needs), "-c", unit.place, "-o", str(part)]
         done = group.attempt(command, env=self._variables, cwd=self.work)
         if done.returncode:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.checkout.release_tree import DEVICE
 from fork.engine.compile import toolchain
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.wheel.base import Base
+from fork.tree import DEVICE, KERNEL
 
-SUFFIX = ".cu"
 # A header of nvcc's own package that others of CUDA include, in what code of the CPU needs of it.
 WITHOUT_NVCC = toolchain.GLUE / "without_nvcc"
 LISTS = "build_variables.bzl"
@@ -60,7 +59,7 @@ class Device:
     @property
     def kinds(self) -> tuple[str, ...]:
         """The endings of the sources that can be compiled beside those of the CPU."""
-        return (SUFFIX,) if self.toolkit else ()
+        return (KERNEL,) if self.toolkit else ()
 
     def definitions(self, path: str) -> list[str]:
         """What a source is compiled with beside what all are."""
@@ -70,7 +69,7 @@ class Device:
         parts = [name for name, setting in PARTS.items() if settings.get(setting) in ("1", "ON")]
         if path in self.bindings:
             return ["USE_CUDA", "USE_CUFILE", *parts]
-        if path in self.listed or DEVICE.search(path) or path.endswith(SUFFIX) or GENERATED.search(path):
+        if path in self.listed or DEVICE.search(path) or path.endswith(KERNEL) or GENERATED.search(path):
             return ["USE_CUDA", "USE_CUFILE", *parts, *DEFINED]
         return []
 

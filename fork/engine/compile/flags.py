@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fork.engine.compile import toolchain
-from fork.engine.compile.device import SUFFIX, Device
+from fork.engine.compile.device import Device
 from fork.engine.wheel.base import Base
+from fork.tree import KERNEL
 
 # PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
 DEFINED = (
@@ -93,7 +94,7 @@ class Flags:
         """Those of one source, behind the compiler's name; of a source for the GPU, nvcc's name and all."""
         always = [max(word, STACK_STANDARD) if own and word.startswith("-std=") else word for word in self.always]
         words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
-        if path.endswith(SUFFIX):
+        if path.endswith(KERNEL):
             return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]
         kernel = [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
         return [*words, *(["-O3", *kernel, *self.capabilities[capability]] if capability else ()), *_wished("CXXFLAGS")]

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fork.checkout.release_tree import SOURCES
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
-from fork.engine.compile.device import SUFFIX
 from fork.engine.compile.flags import HIDING
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.replace.search import Replacements
+from fork.tree import KERNEL, SOURCES
 
 AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
@@ -74,7 +73,7 @@ def units(job: Job) -> Units:
         last.append(_glue("clang_openmp"))
     if job.replaced.objects or job.replaced.python:
         last.append(_glue("quiet_start"))  # behind all that registers
-    kinds = (*SOURCES, *([SUFFIX] if job.toolkit else []))
+    kinds = (*SOURCES, *([KERNEL] if job.toolkit else []))
     own = [
         unit
         for path, file in job.sources.items()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.checkout.release_tree import SOURCES, Text, Tree, on_device
+from fork.checkout.release_tree import Text, Tree
 from fork.cpp.declarations import redeclared
 from fork.cpp.definitions import only_bodies
 from fork.cpp.registrations import altered, dropped
@@ -15,7 +15,7 @@ from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.conditions import lines_not_compiled
-from fork.engine.compile.device import STAYS, SUFFIX
+from fork.engine.compile.device import STAYS
 from fork.engine.generate.kernels import Kernels
 from fork.engine.generate.nodes import Nodes
 from fork.engine.replace.headers import WORD, HeaderNames, changed_names, generated
@@ -23,6 +23,7 @@ from fork.engine.replace.source import CHANGED, NAMES, Source
 from fork.engine.replace.trace import SAYS
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
+from fork.tree import KERNEL, SOURCES, on_device
 
 # The templates of the nodes and kernels that are generated again for a formula.
 FORMULAS = ("autograd/templates/Functions.cpp", "autograd/templates/VariableType.cpp")
@@ -78,7 +79,7 @@ class Decision:
                 self._leave(path, why, alone)
             elif self._compiles(path):
                 self._add(self._tree.text(path), why)
-            elif path.endswith(SUFFIX) and self._libraries.gpu:
+            elif path.endswith(KERNEL) and self._libraries.gpu:
                 self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
         self._add_makers()
         self._add_kernels()
@@ -95,7 +96,7 @@ class Decision:
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
         for path, text in changed.items():
             before = self._tree.read(path)
-            if before is None or path.endswith(SUFFIX):
+            if before is None or path.endswith(KERNEL):
                 continue
             for line, directive in lines_not_compiled(self._compiler, path, before, self._tree.merged(path, text)):
                 print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
@@ -135,7 +136,7 @@ class Decision:
         nodes and kernels are made again."""
         including = self._tree.includers([header])
         templates = self._included(including)
-        passed_on = [path for path in including if path != header and not path.endswith((*SOURCES, SUFFIX))]
+        passed_on = [path for path in including if path != header and not path.endswith((*SOURCES, KERNEL))]
         formulas = all(path == header and file.as_posix().endswith(FORMULAS) for file, path in templates)
         if not templates or not formulas or passed_on or self._nodes is None:
             return False
@@ -178,7 +179,7 @@ class Decision:
         for path in self._tree.includers(headers) if names else ():
             if not names & self._words_of(path):
                 continue
-            code = code_of(self._tree.read(path) or "") if path.endswith(SUFFIX) and self._libraries.gpu else ""
+            code = code_of(self._tree.read(path) or "") if path.endswith(KERNEL) and self._libraries.gpu else ""
             calls = any(re.search(rf"\b{name}\s*\(", code) for name in names)
             if self._stays(path) and (calls or not code):
                 self._leave(path, NAMES, True)
@@ -197,7 +198,7 @@ class Decision:
 
     def _refuse_many(self) -> None:
         sources = sum(not source.generated for source in self._sources.values())
-        device = sum(path.endswith(SUFFIX) for path in self._sources)
+        device = sum(path.endswith(KERNEL) for path in self._sources)
         operators = len(self._nodes.reasons) if self._nodes else 0
         if (count := sources + operators) > self._limit:
             nodes = f" and the nodes of {operators} operator{'s' if operators > 1 else ''}" if operators else ""

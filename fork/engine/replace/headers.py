@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from fork.checkout.release_tree import HEADERS
 from fork.cpp.definitions import concerned, gained
 from fork.cpp.scan import code_of, scan
+from fork.tree import HEADERS
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 MACRO = re.compile(r"# ?(?:define|undef) (\w+)")

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
-from fork.checkout.release_tree import HEADERS, SOURCES, Tree, on_device
+from fork.checkout.release_tree import Tree
 from fork.cpp.scan import lines
 from fork.engine.binary.libraries import Libraries
 from fork.engine.build import Build
 from fork.engine.compile import sanitizers, submodules
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import LISTS as BINDINGS
-from fork.engine.compile.device import STAYS, SUFFIX, Device, named
+from fork.engine.compile.device import STAYS, Device, named
 from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit, instruction_sets
 from fork.engine.generate.kernels import kernels_of
@@ -28,6 +28,7 @@ from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
 from fork.series import Series
+from fork.tree import HEADERS, KERNEL, SOURCES, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.file_kinds import Whole
 from fork.weave.unweave import LISTS
@@ -81,7 +82,7 @@ def replace_sources(
         for front in fronts
     ]
     search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, nodes, kernels)
-    sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, SUFFIX))}
+    sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, KERNEL))}
     for path in list(sources):
         if late := libraries.late(path):
             raise ForkError(Refusal.LATE_LIBRARY.of(path=path, library=late))

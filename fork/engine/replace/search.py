@@ -17,7 +17,6 @@ from fork.engine.binary.libraries import Caller, Held, Libraries, Place
 from fork.engine.binary.objects import GLOBAL, Object, called, identifier
 from fork.engine.compile import submodules
 from fork.engine.compile.compiler import Compiler, Failed, Unit
-from fork.engine.compile.device import SUFFIX
 from fork.engine.generate.kernels import Kernels
 from fork.engine.generate.nodes import GENERATED, Nodes, node_of
 from fork.engine.replace.decide import Decision
@@ -29,6 +28,7 @@ from fork.engine.replace.trace import SUPPLIED, Trace, say
 from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
+from fork.tree import KERNEL
 from fork.upstream import DERIVATIVES
 
 
@@ -127,7 +127,7 @@ class Search:
         for source in sources:
             if source.generated:
                 continue
-            if source.text.before is None or source.path.endswith(SUFFIX):
+            if source.text.before is None or source.path.endswith(KERNEL):
                 # nvcc puts the code of all kernels into one section, and a number of its run into names.
                 source.old = [None] * len(source.new)
             elif declared or self._needs_old(source, held):

@@ -41,7 +41,10 @@ WHEEL_FOLDERS = (
     ("torch/csrc/", "torch/include/torch/csrc/"),
     ("torch/headeronly/", "torch/include/torch/headeronly/"),
     ("torch/nativert/", "torch/include/torch/nativert/"),
+    ("caffe2/", "torch/include/caffe2/"),
+    ("torch/", "torch/include/torch/"),
     ("torch/", "torch/"),
+    ("functorch/", "functorch/"),
     ("torchgen/", "torchgen/"),
 )
 

@@ -1,0 +1,119 @@
+"""What a path of PyTorch's tree is, and what a build for a wheel does with a change there: the one place that knows.
+
+The table in the guide is made of this.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+SOURCES, C_SOURCE, KERNEL, HEADERS = (".cpp", ".cc"), ".c", ".cu", (".h", ".hpp", ".cuh")
+# What the libraries of a wheel are made of; templates of generated sources lie among it.
+LIBRARIES = ("aten/src/", "c10/", "torch/csrc/", "torch/nativert/", "torch/headeronly/", "caffe2/")
+
+
+# Of a path without a kind.
+OF_NO_KIND = "is of no kind that the tool knows, so nobody knows whether it would run: take its change back"
+
+
+class Fate(Enum):
+    """What becomes of a changed file."""
+
+    COMPILED = "compiled"
+    INSTALLED = "installed"
+    LEFT_OUT = "left out"
+    REFUSED = "refused"
+
+
+class Kind(Enum):
+    """A kind of path: what such a file is, its fate, and how or why."""
+
+    OPERATORS = (
+        "list of operators or formulas",
+        Fate.COMPILED,
+        "what PyTorch's generators make of the changed entries, and installed",
+    )
+    SOURCE = "C++ source", Fate.COMPILED, "and whoever calls the base's is led to it; left out where no library has it"
+    KERNEL = "source for the GPU", Fate.COMPILED, "by the wheel's release of nvcc; needs `--cuda on` or a GPU's wheel"
+    HEADER = "C++ header", Fate.COMPILED, "the sources that include it and name what differs, and installed"
+    PYTHON = "Python", Fate.INSTALLED, "in the place of the wheel's; left out where the wheel has none such"
+    DATA = "other file beside Python", Fate.INSTALLED, "where the wheel has it, or its like beside it; else left out"
+    PROGRAM = "program of a generator", Fate.INSTALLED, "while what it has written for the wheel stays as it is"
+    C = "C source", Fate.REFUSED, "is C, and only C++ is made again: take its change back"
+    TEMPLATE = "template or list of a generator", Fate.REFUSED, "is what code is generated of: take its change back"
+    FIXED = "source of another library", Fate.REFUSED, "is compiled into what is not made again: take its change back"
+    WRITER = "program that writes files of a wheel", Fate.LEFT_OUT, "the wheel has what it wrote for the release"
+    SETTING = "setting of PyTorch's build", Fate.LEFT_OUT, "the wheel is built already, by the release's"
+    PLATFORM = "code of another platform", Fate.LEFT_OUT, "no wheel for Linux has it"
+    TEST = "test", Fate.LEFT_OUT, "a wheel has no tests; `run` takes those in Python from the checkout"
+    OUTSIDE = "anything else", Fate.LEFT_OUT, "a wheel has nothing of it"
+
+    @property
+    def what(self) -> str:
+        return self.value[0]
+
+    @property
+    def fate(self) -> Fate:
+        return self.value[1]
+
+    @property
+    def says(self) -> str:
+        return self.value[2]
+
+
+# What the libraries of a wheel are made of, and what lies around it there.
+CODE = r"(?:aten/src|c10|caffe2|torch/(?:csrc|nativert|headeronly))/"
+COMPILED = r"(?:c|cc|cpp|cu|h|hpp|cuh)$"
+AROUND = r"(?:README|LICENSE|[\w.-]*\.(?:md|rst|gitignore|sh|bat|patch|ipynb|clang-(?:tidy|format)|sup|imp|json))$"
+# The first pattern that a path matches from its begin tells its kind.
+RULES: tuple[tuple[Kind, str], ...] = (
+    (Kind.OPERATORS, r"aten/src/ATen/native/native_functions\.yaml$|tools/autograd/derivatives\.yaml$"),
+    (Kind.FIXED, rf"third_party/.*\.{COMPILED}"),
+    (Kind.SETTING, r"third_party/|cmake/|\w[\w-]*\.(?:bzl|bazel|oss|in)$|requirements[\w.-]*\.txt$"),
+    (Kind.SETTING, r"(?:WORKSPACE|pyproject\.toml|setup\.py|version\.txt|CMakeLists\.txt)$"),
+    (Kind.SETTING, r"tools/(?:setup_helpers|build_defs|rules|config|bazel_tools|rules_cc)/"),
+    (Kind.OUTSIDE, r"\.|[^/]+$|(?!(?:aten|c10|caffe2|torch|torchgen|functorch|tools|test|android|ios)/)"),
+    (Kind.OUTSIDE, r"tools/onnx/"),
+    (Kind.TEST, r"test/|tools/test/"),
+    (Kind.PLATFORM, r"(?:android|ios|torch/lib/libshm_windows)/|.*\.(?:mm|metal|glsl|hip|S|java|gradle)$"),
+    (Kind.PLATFORM, rf"{CODE}(?:.*/)?(?:hip|vulkan|metal|mps)/.*\.(?:yaml|txt|sh|hpp|h\.in)$"),
+    (Kind.TEST, rf"(?:{CODE}|functorch/)(?:.*/)?(?:tests?|benchmarks?|bench)/"),
+    (Kind.TEST, rf"{CODE}.*(?:_test|/CUDATest)\.(?:cpp|cc|cu)$"),
+    (Kind.SETTING, r".*(?:\.(?:cmake|bzl|bazel|oss|BUILD|lds|h\.in|cmake\.in|py\.tpl)|CMakeLists\.txt|/BUILD)$"),
+    (Kind.WRITER, rf"tools/pyi/|.*\.pyi?\.in$|{CODE}.*(?:gen|configure)[^/]*\.py$"),
+    (Kind.PROGRAM, r"torchgen/.*\.py$|tools/(?:autograd|jit)/.*\.py$"),
+    (Kind.TEMPLATE, r"(?:aten/src/ATen|tools/autograd|tools/jit)/templates/.*\.(?:cpp|cu|h|ini)$"),
+    (Kind.TEMPLATE, r"aten/src/ATen/native/(?:tags|ts_native_functions)\.yaml$|tools/autograd/deprecated\.yaml$"),
+    (Kind.TEMPLATE, r"torch/csrc/.*\.fbs$"),
+    (Kind.OUTSIDE, rf"(?:{CODE}|torchgen/|functorch/)(?:.*/)?{AROUND}|{CODE}.*\.py$"),
+    (Kind.OUTSIDE, r"aten/(?:conda|tools)/|aten/src/.*/confu\.yaml$|torchgen/.*\.txt$|tools/"),
+    (Kind.C, rf"{CODE}.*\.c$"),
+    (Kind.KERNEL, rf"{CODE}.*\.cu$"),
+    (Kind.SOURCE, rf"{CODE}.*\.(?:cpp|cc)$"),
+    (Kind.HEADER, rf"{CODE}.*\.(?:h|hpp|cuh)$|torch/\w+\.h$"),
+    (Kind.FIXED, rf"(?:torch/lib|functorch)/.*\.{COMPILED}"),
+    (Kind.OUTSIDE, r"functorch/(?:docs|examples|notebooks|op_analysis|writing_batching_rules)/"),
+    (Kind.OUTSIDE, r"torch/(?!csrc/).*\.(?:md|gitignore|ipynb|sh)$"),
+    (Kind.PYTHON, r"(?:torch|functorch)/.*\.py$"),
+    (Kind.DATA, r"torch/(?!csrc/|nativert/|headeronly/)"),
+)
+PATTERNS = [(kind, re.compile(pattern)) for kind, pattern in RULES]
+# What a library of a wheel for Linux may have all the same, as Module.cpp of torch/csrc/mps: the library tells.
+ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|coreml|test|tests|bench|benchmarks?)/")
+DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/")  # TorchScript's way to a fuser is libtorch_cpu's
+
+
+def kind_of(path: str) -> Kind | None:
+    """The kind of a path from the top of PyTorch's tree; None where nobody knows what a build would do with it."""
+    return next((kind for kind, pattern in PATTERNS if pattern.match(path)), None)
+
+
+def on_device(path: str) -> bool:
+    """Whether a file is of the libraries for the GPU, where a wheel has those."""
+    return not ELSEWHERE.search(path) and bool(path.endswith(KERNEL) or DEVICE.search(path))
+
+
+def rows() -> list[tuple[str, str, str]]:
+    """The table of kinds: what is changed, what becomes of it, and how or why."""
+    return [(kind.what, kind.fate.value, kind.says) for kind in Kind]
