@@ -7,9 +7,11 @@ wrapped again. `fork` leaves the markers out of a PR's message.
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from fork.errors import ForkError
 
@@ -75,6 +77,12 @@ def wrapped(text: str, first: str = "", rest: str = "") -> str:
         )
         + "\n"
     )
+
+
+def lines(record: Mapping[str, Any]) -> str:
+    """A record as JSON with one of its `results` a line, so that a difference shows what was measured again."""
+    head = json.dumps({key: value for key, value in record.items() if key != "results"})
+    return f'{head[:-1]}, "results": [\n' + ",\n".join(map(json.dumps, record["results"])) + "\n]}\n"
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 
 from bench.attn.cpu import charts, tables
 from bench.attn.cpu.cases import Case
+from bench.attn.cpu.kinds import CAST, KINDS
 from bench.attn.cpu.record import FOLDER, Record, Result
-from bench.attn.cpu.routes import KINDS
-from bench.attn.cpu.rule import present
 from bench.attn.cpu.tables import HEAD, gained, milliseconds, provenance, table
 from bench.attn.gpu import report as gpu
 from bench.documents import fill, markdown_table, wrapped
@@ -27,40 +26,42 @@ from fork.refusals import Refusal
 PAGES = ("README.md", "CONTRIBUTING.md", "guide/bench/README.md", "guide/cpu_kernel_diary.md")
 DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
 REFUSALS = ROOT / "guide/changed_sources.md"
-# The rows of the table in descriptions, at D = E = 64.
+# The rows of the table in descriptions: layers, one query of a cache and one of groups, one contiguous matrix.
 ROWS = (
-    *(Case("batches", "", "float32", n, batch=batch) for batch, n in ((96, 128), (8, 512), (4, 1024))),
-    *(Case("grid", "", "float32", n) for n in (1024, 4096)),
-    Case("routes", "", "bfloat16", 1024),
+    Case("heads", "", "float32", 197, batch=8, heads=12),
+    Case("heads", "", "float32", 512, batch=2, heads=8),
+    Case("heads", "", "bfloat16", 512, batch=2, heads=8),
+    Case("heads", "", "float32", 1024, m=1, batch=4, heads=8),
+    Case("heads", "", "float32", 1024, m=1, batch=4, heads=32, shared=8),
+    Case("grid", "", "float32", 4096),
 )
 UNMEASURED = "No processor has been measured with the present kernels."
-CHARTS = ("speedup", "roofline", "memory")
-CAST = "in float32"
 
 
 def speed(records: Sequence[Record]) -> str:
-    """A few cases of each processor, forward and backward in a row: composition's time, and where they are from."""
+    """A few cases of each processor, forward and backward in a row: what composition and SDPA take, and the gain."""
     texts = []
     for record in records:
         found = [[record.find(dataclasses.replace(case, kind=kind)) for kind in KINDS[:2]] for case in ROWS]
         rows = [
-            [case.dtype, " x ".join(map(str, case.shape)), *(cell for r in both for cell in _short(r))]
+            [case.dtype, " x ".join(map(str, case.shape)), case.layout, *(cell for r in both for cell in _short(r))]
             for case, both in zip(ROWS, found)
             if any(both)
         ]
-        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "speed-up")]
+        head = [f"{kind}: {name}" for kind in KINDS[:2] for name in ("composition, ms", "SDPA, ms", "speed-up")]
         origin = f"{record.conditions}, {provenance([r for both in found for r in both if r])}."
-        texts.append(f"{table(('dtype', 'attn', *head), rows)}\n" + wrapped(origin, "* ", "  "))
+        texts.append(f"{table(('dtype', 'attn', 'layout', *head), rows)}\n" + wrapped(origin, "* ", "  "))
     return "\n".join(texts) or UNMEASURED
 
 
 def _short(result: Result | None) -> list[str]:
     if result is None:
-        return ["", ""]
+        return ["", "", ""]
     # Without instructions for 16 bits, casts around float32 are the fair rival.
     rival = min((name for name in (HEAD[0], CAST) if name in result.seconds), key=result.seconds.__getitem__)
     time = milliseconds(result.seconds.get(rival)) + f", {CAST}" * (rival == CAST)
-    return [time, gained(result.speedup(rival)) + ", composed" * (result.fused is False)]
+    gain = gained(result.speedup(rival)) + ", composed" * (result.fused is False)
+    return [time, milliseconds(result.seconds.get("SDPA")), gain]
 
 
 def chart(records: Sequence[Record]) -> str:
@@ -72,19 +73,20 @@ def chart(records: Sequence[Record]) -> str:
 
 
 def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any]]]) -> str:
-    """One row for every folder of results: the processor, of which kernels it has figures, tables and charts."""
+    """One row for every folder of results: the processor, of which kernels it has figures, tables and a chart."""
     rows = []
     for record in records:
-        folder, shown = record.folder_name, present(record).results
+        folder, shown = record.folder_name, record.present().results
         kernels_of = "present" if shown == record.results else "present and earlier" if shown else "earlier"
-        drawn = ", ".join(f"[{name}]({folder}/{name}.svg)" for name in CHARTS)
         place = f"{record.threads} threads, {record.capability}"
-        rows.append([f"[{record.processor}]({folder}/tables.md)", place, kernels_of, drawn])
+        rows.append(
+            [f"[{record.processor}]({folder}/tables.md)", place, kernels_of, f"[speed-up]({folder}/speedup.svg)"]
+        )
     for path, kept in gpus:
         torch, commits = ({result[key] for result in kept["results"]} for key in ("torch", "commit"))
         measured = f"torch {', '.join(sorted(torch))}"
         rows.append([f"[{kept['device']}]({path.name}/tables.md)", measured, f"of {', '.join(sorted(commits))}", ""])
-    return markdown_table(("processor, and its tables", "measured with", "kernels", "charts"), rows)
+    return markdown_table(("processor, and its tables", "measured with", "kernels", "chart"), rows)
 
 
 def refusals(text: str) -> str:
@@ -103,7 +105,7 @@ def _in_italics(sentence: str) -> str:
 
 def values() -> dict[str, str]:
     """What documents can show, by the names of the markers."""
-    records = [shown for record in everywhere() if (shown := present(record)).results]
+    records = [shown for record in everywhere() if (shown := record.present()).results]
     # A document at the root shows one processor: AVX512 before AVX2, and that with most figures.
     records = sorted(records, key=lambda record: (record.capability, len(record.results)), reverse=True)[:1]
     return {
@@ -134,7 +136,7 @@ def rewrite() -> None:
     for folder in folders():
         record = Record.read(folder)
         tables.write(record, folder)
-        if present(record).results:
+        if record.present().results:
             charts.draw(record, folder)
         print(f"{record.processor}: {tables.verdicts(record)}")
     figures = values()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 
-from bench.attn.cpu import rule
-from bench.attn.cpu.cases import Case as BenchCase
-from bench.attn.cpu.record import Record
-from bench.attn.cpu.rule import answers
+from checks.cpu.rule import Asked, answers
 
 BOTH = (0, 1)
 FAST = (("AVX2", "float32"), ("AVX2", "float64"), ("AVX512", "float32"), ("AVX512", "float64"))
@@ -100,7 +95,7 @@ def test_threads_do_not_share_one_long_matrix(dtype: str) -> None:
     long = [(31, 1024, 0), (1024, 31, 0), (64, 520, 1), (520, 64, 1)]
     less = [(31, 992, 0), (32, 4096, 0), (64, 512, 1)]
     for cases, threads, runs in ((long, 2, False), (long, 1, True), (less, 2, True)):
-        asked: list[rule.Asked] = [("AVX512", dtype, 1, m, n, 16, 16, backward, threads) for m, n, backward in cases]
+        asked: list[Asked] = [("AVX512", dtype, 1, m, n, 16, 16, backward, threads) for m, n, backward in cases]
         assert answers(asked) == [runs] * len(cases)
 
 
@@ -129,31 +124,13 @@ COMPOSED_IN_BATCHES: list[Batch] = [
 
 def test_small_matrices_in_batches() -> None:
     cases = IN_BATCHES + COMPOSED_IN_BATCHES
-    asked: list[rule.Asked] = [("AVX512", t, b, m, n, d, d, backward, 2) for t, b, m, n, d, backward in cases]
+    asked: list[Asked] = [("AVX512", t, b, m, n, d, d, backward, 2) for t, b, m, n, d, backward in cases]
     assert dict(zip(cases, answers(asked), strict=True)) == {case: case in IN_BATCHES for case in cases}
 
 
 def test_small_matrices_in_batches_of_other_processors() -> None:
     kinds = (*FAST[:2], *((p, "bfloat16") for p in INTEL))
     sizes = ((45, 0), (46, 0), (127, 1), (128, 1))
-    asked: list[rule.Asked] = [(*kind, 96, n, n, 16, 16, backward, 2) for kind in kinds for n, backward in sizes]
+    asked: list[Asked] = [(*kind, 96, n, n, 16, 16, backward, 2) for kind in kinds for n, backward in sizes]
     assert answers(asked) == [False, True, False, True] * len(kinds)
     assert all(answers([(*kind, 2048, 16, 16, 64, 64, backward, 2) for kind in SLOW for backward in BOTH]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "processor", "capability", "asked"),
-    [
-        ("forward", "AMD EPYC", "AVX2", ("AVX2", "float32", 1, 1000, 1000, 64, 32, 0, 2)),
-        ("backward", "Intel Xeon (AVX512)", "AVX512", ("MKL", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
-        ("backward", "Intel Xeon (AVX512, AMX)", "AVX512", ("AMX", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
-        ("grad_v", "AMD EPYC", "AVX512", ("AVX512", "float32", 1, 1000, 1000, 0, 32, 1, 2)),
-        ("grad_q", "AMD EPYC", "DEFAULT", ("X86", "float32", 1, 1000, 1000, 64, 32, 1, 2)),
-    ],
-)
-def test_what_the_benchmark_asks(kind: str, processor: str, capability: str, asked: rule.Asked) -> None:
-    with mock.patch.object(rule, "answers", return_value=[True]) as answered:
-        assert rule.fused(Record(processor, 2, capability), [BenchCase("grid", kind, "float32", 1000, 64, 32)]) == [
-            True
-        ]
-    answered.assert_called_once_with([asked])

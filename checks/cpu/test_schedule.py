@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from bench.attn.cpu.program import ask
+from checks.cpu.program import ask
 
 PROGRAM = """
 #include <ATen/native/cpu/AttnSchedule.h>

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.attn.gpu import report, runs_kernels
-from bench.attn.reference import composition
+from bench.attn.gpu import report
+from bench.attn.reference import composition, runs_kernels
 from checks import ROOT
 from fork.errors import ForkError
 

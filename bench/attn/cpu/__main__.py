@@ -18,17 +18,17 @@ from pathlib import Path
 
 import torch
 
-from bench.attn.cpu import charts, rule, tables
-from bench.attn.cpu.cases import DTYPES, PARTS, Case, batches, grid, is_quick, other_routes
+from bench.attn.cpu import charts, tables
+from bench.attn.cpu.cases import DTYPES, PARTS, Case, batches, grid, heads, is_quick, other_routes
+from bench.attn.cpu.kinds import BATCHED, CAST, KINDS
 from bench.attn.cpu.processes import OTHERS, SETTINGS, Process, Worker
 from bench.attn.cpu.record import FOLDER, PAGES, Record, Result, here, kernels
-from bench.attn.cpu.routes import KINDS
 from bench.attn.reference import require_attn
 from bench.machine import commit
 from fork.arguments import Parser, duration, status
 
 HEADER = (
-    f"{'kind':15} {'type':8}{'attn':>12} {'D':>7} {'E':>7} threads; {', '.join(tables.HEAD)}; the same with huge pages"
+    f"{'kind':15} {'type':8}{'attn':>14} {'D':>7} {'E':>7} threads; {', '.join(tables.HEAD)}; the same with huge pages"
 )
 ROUNDS = 5
 # A case ends after about this many seconds, even if fewer rounds were taken than otherwise.
@@ -36,7 +36,7 @@ LONGEST = 10.0
 
 
 def chosen(options: Namespace) -> Iterator[Case]:
-    for case in itertools.chain(grid(), batches(), other_routes()):
+    for case in itertools.chain(grid(), heads(), batches(), other_routes()):
         if (
             case.part in (options.part or PARTS)
             and case.dtype in (options.dtype or DTYPES)
@@ -58,11 +58,12 @@ def measure(case: Case, processes: Sequence[Process], seconds: float) -> Result:
     least = (
         used[0].run(Worker.floor, case) if case.part == "grid" and case.kind in KINDS[:2] and case.n >= 256 else None
     )
-    result = Result(case, medians(used, seconds), floor=least)
+    fused = used[0].run(Worker.runs_kernels) if case.kind not in KINDS[3:] else None
+    result = Result(case, medians(used, seconds), floor=least, fused=fused)
     if case.part != "routes" and result.is_slower("composition", "generic"):
         # A longer measurement decides whether torch.attn is slower or the machine was busy.
         result = dataclasses.replace(result, seconds=medians(used, 4 * seconds))
-    if case.part == "grid" and case.n >= 1024:
+    if case.part in ("grid", "heads") and math.prod(case.shape) >= 1 << 20:
         peaks = [process.run(Worker.peaks) for process in used]
         result = dataclasses.replace(result, memory={name: peak for found in peaks for name, peak in found.items()})
     return result
@@ -83,11 +84,13 @@ def medians(processes: Sequence[Process], seconds: float) -> dict[str, float]:
 
 def row(result: Result) -> str:
     case = result.case
-    said = [" ".join(f"{cell:>8}" for cell in cells[1:]) for cells in tables.columns(result)]
-    others = {name: time for name, time in result.seconds.items() if name.removesuffix(PAGES) not in tables.HEAD}
-    said += [f"{name} {tables.milliseconds(time)}" for name, time in others.items()]
-    shape = "x".join(map(str, case.shape))
-    return f"{case.kind:15} {case.dtype:8}{shape:>12} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
+    said = []
+    for pages in ("", PAGES) if "torch.attn" + PAGES in result.seconds else ("",):
+        found = tables.cells(result, pages)
+        said.append(" ".join(f"{found.get(name, ''):>8}" for name in tables.HEAD))
+        said += [f"{name} {found[name]}" for name in found if name in (*BATCHED, CAST)]
+    shape = "x".join(map(str, case.shape)) + f" of {case.shared}" * bool(case.shared)
+    return f"{case.kind:15} {case.dtype:8}{shape:>14} {case.d:7} {case.e:7} {case.threads or '':1} {'; '.join(said)}"
 
 
 def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
@@ -96,11 +99,11 @@ def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, unt
     state, release = commit(), torch.__version__
     results = []
     print(HEADER)
-    for place, (case, fused) in enumerate(zip(cases, rule.fused(record, cases))):
+    for place, case in enumerate(cases):
         if time.monotonic() > until:
             print(f"the time is up: {len(cases) - place} cases are left; `--missing` measures them")
             break
-        said = {"commit": state, "torch": release, "kernels": kernels("cpu", record.capability), "fused": fused}
+        said = {"commit": state, "torch": release, "kernels": kernels("cpu", record.capability)}
         results.append(dataclasses.replace(measure(case, processes, seconds), **said))
         print(row(results[-1]), flush=True)
         record.add(results[-1])
@@ -113,7 +116,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few cases, in under two minutes")
     parser.add_argument("--seconds", type=duration, default=0.1, help="for each column of a case (default 0.1)")
     parser.add_argument(
-        "--part", nargs="+", choices=PARTS, help="the grid, batches of matrices, or every other route at a few sizes"
+        "--part", nargs="+", choices=PARTS, help="contiguous matrices, heads, batches, or every route at a few sizes"
     )
     parser.add_argument("--dtype", nargs="+", choices=DTYPES, help="only these")
     parser.add_argument("--n", nargs="+", type=int, metavar="N", help="only these numbers of rows")
@@ -135,7 +138,7 @@ def main() -> None:
             f"bench: {folder}/results.json was taken on {record.conditions}, and this is {mine.conditions}; "
             "choose another folder with --out"
         )
-    record = rule.present(record)  # Drops results of earlier kernels.
+    record = record.present()  # Drops results of earlier kernels.
     found = [result for case in cases if (result := record.find(case))]
     if options.check:
         print(tables.verdicts(dataclasses.replace(record, results=found), cases))

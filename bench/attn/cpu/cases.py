@@ -1,4 +1,4 @@
-"""Which cases are timed: the grid against composition and commit 1, and single sizes against every other route."""
+"""Which cases are timed: contiguous matrices in a grid and in batches, heads as models hold them, every other route."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.attn.cpu.routes import BATCHED, GIVEN, KINDS, MASKS, SHARED
+from bench.attn.cpu.kinds import BATCHED, CAST, GIVEN, KINDS, MASKS, SHARED
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-PARTS = ("grid", "batches", "routes")
+PARTS = ("grid", "heads", "batches", "routes")
 # With next to nothing to compute, what is left is the cost of a call.
 OVERHEAD_N = 2
 # D = E by N of one matrix.
@@ -46,7 +46,25 @@ BATCHES = (
     (32, 1, 4096),
     (32, 16, 4096),
 )
-HEADS = (32, 64, 128)
+WIDTHS = (32, 64, 128)
+# B, M, N, heads of q, heads of k and v, D, of operands that are (B, N, H, D).transpose(1, 2): layers, then few queries
+# of a cache, then queries in groups, then a long context.
+HEADS = (
+    (64, 16, 16, 8, 8, 32),
+    (1, 77, 77, 12, 12, 64),
+    (8, 197, 197, 12, 12, 64),
+    (2, 512, 512, 8, 8, 64),
+    (2, 512, 512, 4, 4, 128),
+    (1, 1024, 1024, 16, 16, 64),
+    (1, 2048, 2048, 4, 4, 64),
+    (4, 1, 1024, 8, 8, 64),
+    (4, 4, 1024, 8, 8, 64),
+    (4, 16, 1024, 8, 8, 64),
+    (4, 32, 1024, 8, 8, 64),
+    (4, 1, 1024, 32, 8, 64),
+    (2, 256, 256, 32, 8, 64),
+    (1, 16, 1 << 18, 1, 1, 64),
+)
 # ATen's products in float16 are so slow that larger cases would take most of the time and say nothing new.
 LARGEST_FLOAT16 = 2**28
 
@@ -66,12 +84,25 @@ class Case:
     m: int = 0
     """Rows of q; 0 stands for N."""
     batch: int = 0
-    """Matrices; 0 stands for one without a leading dimension."""
+    """Matrices, or of heads the first dimension; 0 stands for one matrix without a leading dimension."""
+    heads: int = 0
+    """Of q in operands that are (B, N, H, D).transpose(1, 2); 0 stands for contiguous operands."""
+    shared: int = 0
+    """Heads of k and v, which are expanded to those of q; 0 stands for as many as q has."""
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading dimensions of attn."""
+        return tuple(size for size in (self.batch, self.heads) if size)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Of attn."""
-        return (self.batch,) * (self.batch > 0) + (self.m or self.n, self.n)
+        return (*self.lead, self.m or self.n, self.n)
+
+    @property
+    def layout(self) -> str:
+        return f"heads, {self.shared} of k and v" if self.shared else "heads" if self.heads else ""
 
     @property
     def bytes(self) -> int:
@@ -87,13 +118,17 @@ class Case:
         """Not every route is timed everywhere: one compilation takes longer than all other measurements of a case."""
         if route in ("composition", "torch.attn"):
             return True
-        if (self.part == "batches") != (route in BATCHED) or self.part == "grid":
+        if self.part == "heads":
+            return route == "SDPA" or (route == CAST and self.dtype not in DTYPES[:2])
+        if self.part == "grid" or (self.part == "batches") != (route in BATCHED):
             return False
         return route != "torch.compile" or (self.kind in KINDS[:3] and (self.n == OVERHEAD_N or self.n >= 1024))
 
     def __str__(self) -> str:
         size = (
             f"B={self.batch} " * (self.batch > 0)
+            + f"H={self.heads} " * (self.heads > 0)
+            + f"of {self.shared} " * (self.shared > 0)
             + f"M={self.m} " * (self.m > 0)
             + f"N={self.n} D={self.d}"
             + f" E={self.e}" * (self.e != self.d)
@@ -122,10 +157,18 @@ def grid() -> Iterator[Case]:
 
 def batches() -> Iterator[Case]:
     """Of float32 and bfloat16; with shared k and v, and with a gradient of attn too, at D = E = 64."""
-    for dtype, (batch, m, n), d in itertools.product(DTYPES[:3:2], BATCHES, HEADS):
+    for dtype, (batch, m, n), d in itertools.product(DTYPES[:3:2], BATCHES, WIDTHS):
         more = (SHARED, GIVEN[1]) if d == 64 and m == n <= 1024 else ()
         for kind in (*KINDS[:2], *more):
             yield Case("batches", kind, dtype, n, d, d, m=m * (m != n), batch=batch)
+
+
+def heads() -> Iterator[Case]:
+    """The layers in every dtype, the others in float32 and bfloat16."""
+    for dtype, (batch, m, n, h, shared, d) in itertools.product(DTYPES, HEADS):
+        if dtype in DTYPES[:3:2] or (m == n <= 1024 and h == shared):
+            for kind in KINDS[:2]:
+                yield Case("heads", kind, dtype, n, d, d, 0, m * (m != n), batch, h, shared * (shared != h))
 
 
 def other_routes() -> Iterator[Case]:
@@ -139,6 +182,8 @@ def other_routes() -> Iterator[Case]:
 
 def is_quick(case: Case) -> bool:
     """The cases of `--quick`: a few sizes at D = E = 64, the unusual ones in float32, and the cost of a call."""
+    if case.part == "heads":
+        return case.dtype == "float32" and case.n in (512, 1024) and case.d == 64
     if case.part == "batches":
         return (case.dtype, case.kind, case.d) == ("float32", KINDS[0], 64) and case.shape[-2] != 4096
     if case.part == "routes":

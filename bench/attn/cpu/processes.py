@@ -15,7 +15,7 @@ from bench.attn.cpu.cases import Case, torch_dtype
 from bench.attn.cpu.measure import Clock, Floor, Work, in_turns, peak_memory
 from bench.attn.cpu.record import PAGES
 from bench.attn.cpu.routes import routes, works
-from bench.attn.reference import Attn
+from bench.attn.reference import Attn, runs_kernels
 
 T = TypeVar("T")
 GENERIC = {"TORCH_ATTN_KERNELS": "0"}
@@ -53,13 +53,12 @@ class Worker:
         torch._dynamo.reset()  # Past its limit of compilations per function, torch.compile would run eagerly.
         if others and not self.others:
             self.others = routes(others=True)
-        size, dtype = (case.shape, case.d, case.e), torch_dtype(case.dtype)
         self.found = {}
         for name, attn in (self.others if others else routes(others=False)).items():
             if not case.takes(name) or (name not in columns and not others):
                 continue
             try:
-                work = works(attn, case.kind, *size, dtype)
+                work = works(attn, case)
                 work()
                 self.found[columns.get(name, name)] = work
             except (NotImplementedError, RuntimeError):
@@ -76,6 +75,10 @@ class Worker:
         """Bytes of resident memory that a call adds, without the switch for huge pages."""
         columns = ("composition", "generic", "torch.attn")
         return {name: peak_memory(self.found[name]) for name in columns if name in self.found}
+
+    def runs_kernels(self) -> bool:
+        """Whether torch.attn runs them for the case."""
+        return runs_kernels(self.found["torch.attn"])
 
     def floor(self, case: Case) -> float:
         key = (case.dtype, case.threads)

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from bench.attn.cpu.cases import Case
+from bench.documents import lines
 from bench.machine import ROOT, processor
 
 # Below this share of another's speed a case counts as slower; a report says how far equal code is apart on the machine.
@@ -20,7 +21,6 @@ SLOWER = 0.97
 # Ends the name of a column that was measured with PyTorch's switch for huge pages.
 PAGES = ", huge pages"
 AVX512_ONLY = r"#if defined\(CPU_CAPABILITY_AVX512\)[^\n]*\n(?:(?!#endif|#else).)*(?:#else\n((?:(?!#endif).)*))?#endif"
-RULE = r"(?:\nbool is_fused|AttnProcessor this_processor)\b.*?\n\}|\bis_fused\(.*?\)\)|#include[^\n]*"
 FOLDER = ROOT / "guide/bench"
 
 
@@ -35,9 +35,9 @@ class Result:
     commit: str = ""
     torch: str = ""
     kernels: str = ""
-    """The digest of the kernels that were measured; results are present while the sources have the same one,"""
+    """The digest of the kernels that were measured; results are present while the sources have the same one."""
     fused: bool | None = None
-    """and while the rule says as it did whether the kernels run."""
+    """Whether kernels ran, in a first derivative or without one."""
 
     def speedup(self, over: str = "composition", pages: str = "") -> float | None:
         """Of torch.attn, with or without the switch for huge pages in both."""
@@ -75,11 +75,9 @@ class Record:
         return Record(results=results, **plain)
 
     def write(self, folder: Path) -> None:
-        """One result a line, in the order of the cases, so that a difference shows what was measured again."""
-        head = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "results"}
-        lines = ",\n".join(json.dumps(dataclasses.asdict(r)) for r in self.results)
+        """In the order of the cases."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "results.json").write_text(f'{json.dumps(head)[:-1]}, "results": [\n{lines}\n]}}\n')
+        (folder / "results.json").write_text(lines(dataclasses.asdict(self)))
 
     def add(self, result: Result) -> None:
         """Takes the place of an earlier result of the same case."""
@@ -88,6 +86,12 @@ class Record:
 
     def find(self, case: Case) -> Result | None:
         return next((r for r in self.results if r.case == case), None)
+
+    def present(self) -> Record:
+        """Without results of earlier kernels."""
+        now = kernels("cpu", self.capability)
+        kept = [r for r in self.results if r.kernels == now]
+        return dataclasses.replace(self, results=kept, remark=self.remark if kept else "")
 
 
 def here() -> Record:
@@ -99,8 +103,7 @@ def here() -> Record:
 def kernels(device: str, capability: str = "") -> str:
     """A digest of the sources of the kernels of `cpu` or `cuda`.
 
-    Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count. The rule
-    of the CPU's kernels does not either, because each result says whether the kernels ran.
+    Comments, white space and what is compiled for AVX-512 alone, where `capability` is another, do not count.
     """
     native = ROOT / "aten/src/ATen/native"
     shared = [
@@ -108,12 +111,9 @@ def kernels(device: str, capability: str = "") -> str:
     ]
     found = hashlib.sha256()
     for path in sorted((*shared, *(native / device).iterdir())):
-        if path.name == "AttnRule.h" and device == "cpu":
-            continue
         code = path.read_text()
         if capability != "AVX512":
             code = re.sub(AVX512_ONLY, r"\1", code, flags=re.DOTALL)
-        code = re.sub(RULE, "", code, flags=re.DOTALL)
         code = re.sub(r"//[^\n]*|/\*.*?\*/|\s", "", code, flags=re.DOTALL)
         found.update(f"{path.name} {code}\n".encode())
     return found.hexdigest()[:12]

@@ -4,22 +4,34 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
-from bench.attn.cpu.cases import DTYPES, Case
+from bench.attn.cpu.cases import DTYPES, PARTS, Case
+from bench.attn.cpu.kinds import GIVEN, KINDS, MASKS, SHARED
 from bench.attn.cpu.record import PAGES, SLOWER, Record, Result
-from bench.attn.cpu.routes import GIVEN, KINDS, MASKS, SHARED
-from bench.attn.cpu.rule import fused, present
 from bench.documents import markdown_table, wrapped
 
 HOW = (
     "`python -m bench.attn.cpu` took these figures, and `python -m bench.report` made the tables from `results.json`. "
     "Times are medians in milliseconds, taken in turns. Composition is `torch.tanh(q @ k.mT)` and `@ v`. Generic is "
-    "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. Rows with huge pages "
-    "have PyTorch's switch for them, `THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) "
-    "operations forward and 4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. "
-    f"Memory is the peak that a call adds, in units of N x N. Bold speed-ups are below {SLOWER}. Where torch.attn runs "
-    "no kernel it is composed, as generic is."
+    "the operator of the first commit, composed in place, which `TORCH_ATTN_KERNELS=0` runs. SDPA is "
+    "`F.scaled_dot_product_attention`, which makes the same products around a softmax and keeps no attn. Heads are "
+    "`(B, N, H, D).transpose(1, 2)`; fewer of k and v are expanded to those of q, and their backward ends in gradients "
+    "that are contiguous as (B, N, H, D). Rows with huge pages have PyTorch's switch for them, "
+    "`THP_MEM_ALLOC_ENABLE=1`, in every column. The floor is the time of 2 N² (D + E) operations forward and "
+    "4 N² (D + E) backward at the rate of a square product, plus that of one pass over N x N. Memory is the peak that "
+    "a call adds, in units of attn: of composition, generic and torch.attn. Bold speed-ups are below "
+    f"{SLOWER}. Where torch.attn runs no kernel it is composed, as generic is."
+)
+# The tables of a document: of which part, and which kinds stand side by side
+TABLES = (
+    ("Heads", "heads", KINDS[:2]),
+    ("Contiguous matrices", "grid", KINDS[:2]),
+    ("One gradient alone", "grid", MASKS),
+    ("A gradient of attn", "grid", GIVEN),
+    ("Batches", "batches", KINDS[:2]),
+    ("Batches with one k and v, and with a gradient of attn", "batches", (SHARED, GIVEN[1])),
 )
 HEAD = ("composition", "generic", "torch.attn", "over composition", "over generic")
 
@@ -33,7 +45,7 @@ def verdicts(record: Record, whole: Sequence[Case] = ()) -> str:
     measured = [r for r in record.results if r.case.part != "routes" and r.speedup()]
     if not measured:
         return "no case of the grid was measured"
-    runs = dict(zip((r.case for r in measured), fused(record, [r.case for r in measured])))
+    runs = {r.case: bool(r.fused) for r in measured}
     gains = {
         (over, kernels): [
             (f"{r.case}{pages}", gain)
@@ -52,6 +64,8 @@ def verdicts(record: Record, whole: Sequence[Case] = ()) -> str:
     for over in HEAD[:2]:
         said.append(f"with them, slower (below {SLOWER}) than {over} in {_below(gains[over, True])}")
     said.append(f"composed, slower than composition in {_below(gains[HEAD[0], False])}")
+    if rivals := [(str(r.case), gain) for r in measured if r.case.heads and (gain := r.speedup("SDPA"))]:
+        said.append(f"heads, slower than SDPA in {_below(rivals)}")
     if same := [gain for _, gain in gains[HEAD[1], False]]:
         apart = sum(not SLOWER <= gain <= 1 / SLOWER for gain in same)
         said.append(
@@ -78,21 +92,21 @@ def milliseconds(seconds: float | None) -> str:
     return f"{seconds * 1e3:.0f}" if seconds >= 1 else f"{seconds * 1e3:.3g}"
 
 
-def columns(result: Result) -> list[list[str]]:
-    """Pages, times and speed-ups; a second row with huge pages, where they were measured."""
-    return [
-        [
-            "huge" if pages else "",
-            *(milliseconds(result.seconds.get(name + pages)) for name in HEAD[:3]),
-            *(gained(result.speedup(over, pages)) for over in HEAD[:2]),
-        ]
-        for pages in ("", PAGES)
-        if "torch.attn" + pages in result.seconds
-    ]
+def cells(result: Result, pages: str) -> dict[str, str]:
+    """What a row says of a result, by the names of columns, with or without the switch for huge pages."""
+    found = {"": "" if pages or result.fused is not False else "composed"}
+    found |= {name.removesuffix(PAGES): milliseconds(s) for name, s in result.seconds.items() if _is_of(name, pages)}
+    for over in HEAD[:2]:
+        found[f"over {over}"] = gained(result.speedup(over, pages))
+    if not pages and result.floor and result.case.n >= 256:
+        found["of the floor"] = f"{result.floor / result.seconds['torch.attn']:.0%}"
+    if not pages and result.memory:
+        found["memory"] = " / ".join(f"{result.memory[name] / result.case.bytes:.2f}" for name in HEAD[:3])
+    return found
 
 
-def _kind(result: Result) -> str:
-    return result.case.kind + ", composed" * (result.fused is False)
+def _is_of(column: str, pages: str) -> bool:
+    return column.endswith(PAGES) == bool(pages)
 
 
 def gained(gain: float | None) -> str:
@@ -108,31 +122,21 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return markdown_table([head[i] for i in used], [[row[i] for i in used] for row in rows])
 
 
-def details(results: Iterable[Result]) -> str:
-    """Every result of the grid."""
-    head = (
-        "attn",
-        "D",
-        "E",
-        "kind",
-        "threads",
-        "pages",
-        *HEAD,
-        "of the floor",
-        *(f"memory: {name}" for name in HEAD[:3]),
-    )
-    rows = []
-    kinds = (*KINDS, *MASKS, *GIVEN, SHARED)
-    for r in sorted(
-        results, key=lambda r: (r.case.threads, r.case.batch, r.case.n, r.case.d, r.case.e, kinds.index(r.case.kind))
-    ):
+def details(results: Iterable[Result], kinds: Sequence[str]) -> str:
+    """A row for each size, with these kinds of work side by side; empty where nothing of these kinds was measured."""
+    rows: dict[tuple[object, ...], dict[str, dict[str, str]]] = {}
+    for r in sorted(results, key=lambda r: (DTYPES.index(r.case.dtype), *astuple(r.case)[3:])):
         case = r.case
-        memory = [f"{r.memory[name] / case.bytes:.2f}" if name in r.memory else "" for name in HEAD[:3]]
-        share = f"{r.floor / r.seconds['torch.attn']:.0%}" if r.floor and case.n >= 256 else ""
-        size = [" x ".join(map(str, case.shape)), str(case.d), str(case.e), _kind(r), str(case.threads or "")]
-        for cells, more in zip(columns(r), ([share, *memory], [""] * 4)):
-            rows.append([*size, *cells, *more])
-    return table(head, rows)
+        size = (case.dtype, " x ".join(map(str, case.shape)), case.layout, case.d, case.e, case.threads or "")
+        for pages in ("", PAGES):
+            if case.kind in kinds and "torch.attn" + pages in r.seconds:
+                rows.setdefault((*size, "huge" if pages else ""), {})[case.kind] = cells(r, pages)
+    names = list(dict.fromkeys(name for row in rows.values() for found in row.values() for name in found))
+    names = [name for name in ("", *HEAD, *names) if name in names]
+    columns = [(kind, name) for kind in kinds for name in dict.fromkeys(names)]
+    head = ["dtype", "attn", "layout", "D", "E", "threads", "pages", *(f"{k}: {n}" if n else k for k, n in columns)]
+    body = [[*map(str, size), *(row.get(k, {}).get(n, "") for k, n in columns)] for size, row in rows.items()]
+    return table(head, body) if rows else ""
 
 
 def other_routes(results: Sequence[Result]) -> str:
@@ -142,30 +146,24 @@ def other_routes(results: Sequence[Result]) -> str:
     for r in sorted(results, key=lambda r: (r.case.dtype[::-1], r.case.kind, r.case.batch, r.case.n)):
         size = [r.case.dtype, r.case.kind, " x ".join(map(str, r.case.shape)), str(r.case.d), str(r.case.e)]
         rows.append([*size, *(milliseconds(r.seconds.get(name)) for name in names)])
-    return markdown_table(["dtype", "kind", "attn", "D", "E", *names], rows)
+    return table(["dtype", "kind", "attn", "D", "E", *names], rows)
 
 
 def document(record: Record) -> str:
     """tables.md of one processor."""
-    measured = [r for r in record.results if r.case.part == "grid"]
-    batches = [r for r in record.results if r.case.part == "batches"]
-    routes = [r for r in record.results if r.case.part == "routes"]
+    parts = {part: [r for r in record.results if r.case.part == part] for part in PARTS}
     text = f"# {record.processor}\n"
     origin = f"{record.conditions}, {provenance(record.results)}.{record.remark and ' '}{record.remark}"
-    if present(record).results != record.results:
+    if record.present().results != record.results:
         origin += " These are figures of earlier kernels."
-    for paragraph in (origin, HOW, f"Grid: {verdicts(record)}."):
+    for paragraph in (origin, HOW, f"All but other routes: {verdicts(record)}."):
         text += "\n" + wrapped(paragraph)
-    text += "\n"
-    for dtype in DTYPES:
-        mine = [r for r in measured if r.case.dtype == dtype]
-        if mine:
-            text += f"## {dtype}\n\n{details(mine)}\n"
-    if batches:
-        text += f"## Batches, milliseconds\n\n{other_routes(batches)}\n"
-    if routes:
-        text += f"## Other routes, milliseconds\n\n{other_routes(routes)}\n"
-    return text.rstrip("\n") + "\n"
+    for title, part, kinds in TABLES:
+        if shown := details(parts[part], kinds):
+            text += f"\n## {title}\n\n{shown}"
+    if parts["routes"]:
+        text += f"\n## Other routes, milliseconds\n\n{other_routes(parts['routes'])}"
+    return text
 
 
 def write(record: Record, folder: Path) -> None:

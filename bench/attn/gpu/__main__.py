@@ -22,9 +22,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bench.attn.gpu import peak_memory, runs_kernels
+from bench.attn.gpu import peak_memory
 from bench.attn.gpu.report import Result, document, size_of
-from bench.attn.reference import Attn, composition, flop, require_attn
+from bench.attn.reference import Attn, composition, flop, require_attn, runs_kernels
 from bench.machine import commit
 from fork.arguments import Parser, duration, status
 

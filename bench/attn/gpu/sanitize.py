@@ -9,8 +9,7 @@ from functools import partial
 
 import torch
 
-from bench.attn.gpu import runs_kernels
-from bench.attn.reference import require_attn
+from bench.attn.reference import require_attn, runs_kernels
 from fork.arguments import Parser, status
 
 
