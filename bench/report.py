@@ -20,12 +20,14 @@ from bench.attn.cpu.tables import HEAD, gained, milliseconds, provenance, table
 from bench.attn.gpu import report as gpu
 from bench.documents import fill, markdown_table, wrapped
 from bench.machine import ROOT
+from fork import tree
 from fork.arguments import Parser, status
 from fork.refusals import Refusal
 
 PAGES = ("README.md", "CONTRIBUTING.md", "guide/bench/README.md", "guide/cpu_kernel_diary.md")
 DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
 REFUSALS = ROOT / "guide/changed_sources.md"
+BRANCH = ROOT / "guide/your_branch.md"
 # The rows of the table in descriptions: layers, one query of a cache and one of groups, one contiguous matrix.
 ROWS = (
     Case("heads", "", "float32", 197, batch=8, heads=12),
@@ -97,6 +99,12 @@ def refusals(text: str) -> str:
     return fill(text, {"refusals": markdown_table(("told by", "reason"), rows)}, REFUSALS.name)
 
 
+def kinds(text: str) -> str:
+    """The guide to a branch with each kind of path that PyTorch's tree has, and what becomes of a change there."""
+    table = markdown_table(("you change", "it is", "how, or why"), [list(row) for row in tree.rows()])
+    return fill(text, {"kinds": table}, BRANCH.name)
+
+
 def _in_italics(sentence: str) -> str:
     """A reason with its blanks as words in italics, or of a command in capitals."""
     sentence = re.sub(r"(?<=--many )\{(\w+)\}", lambda blank: blank[1].upper(), sentence)
@@ -144,6 +152,7 @@ def rewrite() -> None:
     for document, text in [(document, filled(document, figures)) for document in DOCUMENTS]:
         document.write_text(text)
     REFUSALS.write_text(refusals(REFUSALS.read_text()))
+    BRANCH.write_text(kinds(BRANCH.read_text()))
 
 
 def main() -> None:

@@ -14,13 +14,16 @@ import yaml
 
 from fork.errors import ForkError
 from fork.upstream import LOADER
-from fork.weave.file_kinds import Fragment, Kind, New, Whole, anchored
+from fork.weave.file_kinds import File, Fragment, Kind, New, Whole, anchored, edited
 
-KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict", "tip", "checkout", "since", "branch")
+KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
 COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
 MARKS = "+ a new file; ~ a file of PyTorch, or of a PR before, with changes; - a file without them again"
+
+
+State = dict[str, File]
 
 
 @dataclass(frozen=True)
@@ -63,9 +66,8 @@ class Series:
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
     descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
-    `tip` is what the build of the last state is called where the last commit's name may change, as a branch's does;
-    `checkout` is where that `branch` is checked out, and `since` the commit where it began. `needs` tells of a new file
-    which name it uses that older releases lack, and in which file of PyTorch a release has it.
+    `needs` tells of a new file which name it uses that older releases lack, and in which file of PyTorch a release has
+    it.
     """
 
     root: Path
@@ -74,10 +76,6 @@ class Series:
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
     strict: bool = True
-    tip: str | None = None
-    checkout: Path | None = None
-    since: str | None = None
-    branch: str | None = None
     needs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
@@ -96,7 +94,7 @@ class Series:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
-        data |= {"checkout": data.get("checkout") and Path(data["checkout"]), "needs": data.get("needs") or {}}
+        data["needs"] = data.get("needs") or {}
         series = cls(root, **data)
         series._refuse_doubles(file)
         series = replace(series, prs=tuple(map(series._with_changes, series.prs)))
@@ -108,9 +106,9 @@ class Series:
         """The states of the stack, one for each commit of its PRs."""
         return tuple(commit for pr in self.prs for commit in pr.commits)
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[File]:
         """The files of all states, each once."""
-        return sorted({file for commit in self.commits for file in self.state(commit).values()})
+        return sorted({file for commit in self.commits for file in self.state(commit).values()}, key=edited)
 
     def outline(self) -> Iterator[PullRequest | Commit]:
         """The commits in order, and a PR of several before its own."""
@@ -139,19 +137,26 @@ class Series:
 
     def build_name(self, commit: Commit) -> str:
         """What a build of a state is called, which the next build of it continues: of a PR's last one as the PR."""
-        if self.tip and commit == self.commits[-1]:
-            return self.tip
         return next((pr.name for pr in self.prs if pr.commits[-1] == commit), commit.name)
 
-    def written_at(self, path: str) -> Path | None:
-        """The file that somebody edits where the stack's is a whole copy of it; a fragment has lines of its own."""
-        return self.checkout / path if self.checkout and not isinstance(self.kind(path), Fragment) else None
+    @property
+    def described(self) -> str:
+        """What a state of it is of, as a phrase."""
+        return str(self.root)
+
+    def settings(self, commit: Commit) -> bytes:
+        """What a build depends on beside the files of its state."""
+        return (self.root / "stack/series.yaml").read_bytes()
+
+    def gone(self, commit: Commit) -> frozenset[str]:
+        """The files of PyTorch that a state has no longer; only a branch takes any away."""
+        return frozenset()
 
     def kind(self, path: str) -> Kind:
         """What the stack's file of a path is beside PyTorch's."""
         return self.anchors.get(path, New())
 
-    def of_kind(self, state: Mapping[str, Path], *kinds: type[Kind]) -> dict[str, Path]:
+    def of_kind(self, state: Mapping[str, File], *kinds: type[Kind]) -> State:
         """Those files of a state that are of one of these kinds."""
         return {path: file for path, file in state.items() if isinstance(self.kind(path), kinds)}
 
@@ -159,13 +164,18 @@ class Series:
         kind = "PR.md" if any(of.name == pr.name for pr in self.prs) else "COMMIT.md"
         return self.root / "stack" / of.name / kind
 
+    def said(self, of: PullRequest | Commit) -> str | None:
+        """What describes a PR or commit, as it is written; None where nothing is."""
+        file = self.description_file(of)
+        return file.read_text() if file.is_file() else None
+
     def description(self, of: PullRequest | Commit) -> str:
         """The text that describes a PR, or one commit of several."""
-        file = self.description_file(of)
-        if not file.is_file():
-            raise ForkError(f"{of.name} has no description: write {file}")
+        text = self.said(of)
+        if text is None:
+            raise ForkError(f"{of.name} has no description: write {self.description_file(of)}")
         # Tools of the stack find their places by comments, which no reader of a commit needs.
-        return COMMENT.sub("", file.read_text()).rstrip("\n") + "\n"
+        return COMMENT.sub("", text).rstrip("\n") + "\n"
 
     def mark(self, commit: Commit, path: str) -> str:
         """As in MARKS; what the stack adds to a file of PyTorch changes that file."""
@@ -175,6 +185,8 @@ class Series:
 
     def where(self, commit: Commit, path: str) -> str:
         """Where a file goes in upstream's tree, as a phrase."""
+        if path in self.gone(commit):
+            return "removed"
         if path not in self.state(commit):
             return "dropped: upstream's file is as it was"
         kind = self.kind(path)
@@ -187,14 +199,14 @@ class Series:
         older = f" (older releases: {kind.older_path})" if kind.older_path else ""
         return "goes " + "; ".join(spots) + older
 
-    def state(self, commit: str | Commit) -> dict[str, Path]:
+    def state(self, commit: str | Commit) -> State:
         """Upstream path -> the file that holds its content once this commit is in.
 
         That is the nearest `stack/<commit j>/<path>` from this commit on, else the tip. A path that a
         later commit introduces, or that an earlier one held and this one dropped, is absent.
         """
         here = self.commits.index(self.find(commit))
-        found: dict[str, Path] = {}
+        found: State = {}
         for born, owner in enumerate(self.commits[: here + 1]):
             for path in owner.introduces:
                 file = self._content(path, here)

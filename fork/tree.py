@@ -43,7 +43,7 @@ class Kind(Enum):
     C = "C source", Fate.REFUSED, "is C, and only C++ is made again: take its change back"
     TEMPLATE = "template or list of a generator", Fate.REFUSED, "is what code is generated of: take its change back"
     FIXED = "source of another library", Fate.REFUSED, "is compiled into what is not made again: take its change back"
-    WRITER = "program that writes files of a wheel", Fate.LEFT_OUT, "the wheel has what it wrote for the release"
+    WRITER = "what writes stubs and the like", Fate.LEFT_OUT, "the wheel has what was written with it for the release"
     SETTING = "setting of PyTorch's build", Fate.LEFT_OUT, "the wheel is built already, by the release's"
     PLATFORM = "code of another platform", Fate.LEFT_OUT, "no wheel for Linux has it"
     TEST = "test", Fate.LEFT_OUT, "a wheel has no tests; `run` takes those in Python from the checkout"

@@ -16,6 +16,7 @@ import pytest
 
 from checks import ROOT
 from checks.cuda.machine_code import cuobjdump, functions, inspected
+from fork.buildable import Buildable
 from fork.engine.build import Build
 from fork.engine.compile import toolchain
 from fork.engine.pipeline import make
@@ -60,7 +61,7 @@ def built() -> Binary | str:
         return why
     series = Series.load(ROOT)
     folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
-    site = make(Build(series, series.find(), base, "on", folder)).resolve()
+    site = make(Build(Buildable(series, series.find()), base, "on", folder)).resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
     return Binary(site, site / "torch/lib/libtorch.so", architectures)
 

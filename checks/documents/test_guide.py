@@ -62,3 +62,8 @@ def test_the_suites_name_rows_of_the_map() -> None:
 def test_the_guide_lists_every_refusal() -> None:
     text = report.REFUSALS.read_text()
     assert report.refusals(text) == text, "run `python -m bench.report`"
+
+
+def test_the_guide_lists_every_kind_of_path() -> None:
+    text = report.BRANCH.read_text()
+    assert report.kinds(text) == text, "run `python -m bench.report`"

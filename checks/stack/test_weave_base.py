@@ -12,6 +12,7 @@ from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave_all
+from fork.weave.file_kinds import edited
 
 SERIES = Series.load(ROOT)
 BASE = bases.installed()
@@ -24,7 +25,7 @@ def read(path: str) -> str | None:
 
 def shipped_state(pr: str) -> dict[str, Path]:
     state = SERIES.state(pr).items()
-    return {path: file for path, file in state if path in SERIES.anchors and read(path)}
+    return {path: edited(file) for path, file in state if path in SERIES.anchors and read(path)}
 
 
 @mark.parametrize("pr", [pr.name for pr in SERIES.commits])

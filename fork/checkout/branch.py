@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from fork.checkout.git import Checkout
@@ -23,6 +24,8 @@ UNFINISHED = {
     "BISECT_LOG": "a bisection",
 }
 UNCOMMITTED = "Changes that are not committed yet"
+# What stands in the description of a PR of a stack.
+STACK = "Stack (oldest at bottom):"
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,11 @@ class Start:
 
 @dataclass(frozen=True)
 class State:
-    """A commit's message, and what its tree has other than the start: texts by path, None where a file is gone."""
+    """A commit's message, and what its tree has other than the start: files by path, None where one is gone."""
 
     commit: str
     message: str
-    texts: Mapping[str, str | None]
+    contents: Mapping[str, bytes | None]
     strange: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -70,6 +73,49 @@ class Pull:
     @property
     def title(self) -> str:
         return (self.description or self.first.description).partition("\n")[0]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A branch as git has it: where it began, its states, oldest first, the PRs that they make, and what it is called;
+    `line` says whether it has to be a line of commits."""
+
+    checkout: Checkout
+    begun: Start
+    states: Sequence[State]
+    pulls: Sequence[Pull]
+    called: str
+
+    @classmethod
+    def of(cls, tree: Path, since: str | None, line: bool) -> Taken:
+        checkout = Checkout.open(tree)
+        called = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
+        begun = start(checkout, since)
+        found = states(checkout, begun, line)
+        return cls(checkout, begun, found, pull_requests(found), called)
+
+    @cached_property
+    def starts(self) -> dict[str, bytes]:
+        """What its files held where it began."""
+        return self.checkout.contents_at(self.begun.commit, {path for one in self.states for path in one.contents})
+
+    @property
+    def wheel_suffix(self) -> str:
+        words = re.sub(r"[^a-z0-9]+", ".", self.called.lower()).strip(".")
+        return words if self.called != "HEAD" and words else "fork"
+
+    @property
+    def strict(self) -> bool:
+        """Whether its descriptions are those of a stack, and so checked as such."""
+        return all(STACK in pull.description for pull in self.pulls)
+
+    @property
+    def summary(self) -> str:
+        """What it is made of and where it begins, as a phrase."""
+        commits = sum(bool(state.commit) for state in self.states)
+        parts = [f"{commits} commit{'s' if commits != 1 else ''} of {self.called}"] if commits else []
+        parts += ["what is not committed yet"] if commits < len(self.states) else []
+        return f"{' and '.join(parts)}, since {self.begun.name} ({self.begun.commit[:10]})"
 
 
 def start(checkout: Checkout, since: str | None) -> Start:
@@ -130,7 +176,7 @@ def states(checkout: Checkout, begun: Start, line: bool = True) -> list[State]:
         message = checkout.git("show", "-s", "--format=%B", commit).rstrip("\n") + "\n"
         found.append(_state(checkout, commit, message, differing, {}))
     loose = _uncommitted(checkout, begun)
-    if loose.texts != (found[-1].texts if found else {}) or loose.strange != (found[-1].strange if found else {}):
+    if loose.contents != (found[-1].contents if found else {}) or loose.strange != (found[-1].strange if found else {}):
         found.append(loose)
     if not found:
         raise NothingToBuild(
@@ -145,19 +191,21 @@ def _uncommitted(checkout: Checkout, begun: Start) -> State:
     flags = ("--raw", "-z", "--no-renames", "--no-ext-diff", "--no-abbrev", "--ignore-submodules=dirty")
     rows = checkout.git("diff", *flags, begun.commit)
     loose = checkout.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
-    extra: dict[str, str] = {}
+    extra: dict[str, bytes] = {}
     for path in filter(None, loose):
         if path.endswith("/"):
             continue  # a repository of its own
         try:
-            extra[path] = (checkout.path / path).read_bytes().decode()
+            content = (checkout.path / path).read_bytes()
+            content.decode()
         except (UnicodeDecodeError, OSError):
             continue
+        extra[path] = content
     return _state(checkout, "", f"{UNCOMMITTED}\n", rows, extra)
 
 
-def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapping[str, str]) -> State:
-    texts: dict[str, str | None] = {}
+def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapping[str, bytes]) -> State:
+    contents: dict[str, bytes | None] = {}
     strange: dict[str, str] = {}
     fields = rows.split("\0")
     for meta, path in zip(fields[::2], fields[1::2]):
@@ -166,20 +214,26 @@ def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapp
             strange[path] = reason
             continue
         if new_mode == "000000":
-            texts[path] = None
-            continue
-        content = checkout.content(blob, path) if set(blob) != {"0"} else (checkout.path / path).read_bytes()
-        if b"\r\n" in content:
-            strange[path] = "has CRLF at the end of its lines: `dos2unix` it"
-        elif b"\0" in content:
-            strange[path] = "is binary, and a stack holds text: leave it out of the branch"
+            contents[path] = None
+        elif set(blob) != {"0"}:
+            contents[path] = checkout.content(blob, path)
         else:
-            try:
-                texts[path] = content.decode()
-            except UnicodeDecodeError as error:
-                line = content.count(b"\n", 0, error.start) + 1
-                strange[path] = f"line {line} is not UTF-8: convert the file"
-    return State(commit, message, {**texts, **extra}, strange)
+            contents[path] = (checkout.path / path).read_bytes()
+    return State(commit, message, {**contents, **extra}, strange)
+
+
+def no_text(content: bytes) -> str:
+    """Why a stack to keep cannot hold a file; nothing where it can."""
+    if b"\r\n" in content:
+        return "has CRLF at the end of its lines: `dos2unix` it"
+    if b"\0" in content:
+        return "is binary, and a stack holds text: leave it out of the branch"
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        return f"line {line} is not UTF-8: convert the file"
+    return ""
 
 
 def _mode(old: str, new: str) -> str:
@@ -238,11 +292,3 @@ def _unlike(name: str, given: Collection[str]) -> str:
     while name in given:
         name = f"{name}-{len(given) + 1}"
     return name
-
-
-def summary(found: list[State], own: str, begun: Start) -> str:
-    """What the stack is made of and where it begins, as a phrase."""
-    commits = sum(bool(state.commit) for state in found)
-    parts = [f"{commits} commit{'s' if commits != 1 else ''} of {own}"] if commits else []
-    parts += ["what is not committed yet"] if commits < len(found) else []
-    return f"{' and '.join(parts)}, since {begun.name} ({begun.commit[:10]})"

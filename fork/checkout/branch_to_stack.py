@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fork.checkout.branch import Pull, Start, State, pull_requests
+from fork.checkout.branch import Pull, Taken, no_text
 from fork.checkout.git import Checkout
-from fork.digest import digest, tool_files
 from fork.errors import refuse_all
-from fork.tree import OF_NO_KIND, Fate, Kind, kind_of
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave import yamls
-from fork.weave.file_kinds import Fragment, Place, Whole, places_of
+from fork.weave.file_kinds import Fragment
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
+# PyTorch's OpInfo suites, which the tool brings for any operator.
+OPERATOR_TESTS = "test/test_ops.py"
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
-# What the tool keeps in a stack's folder besides the stack.
-KEPT = "build"
-# What of a branch no wheel has, and a stack of it all the same.
-KEPT_ENDINGS = (".py", ".md", ".rst", ".txt", ".bzl")
-Memory = dict[str, tuple[list[str], dict[str, list[str]]]]
 
 
 @dataclass
@@ -36,65 +28,47 @@ class Writing:
 
     files: dict[str, str] = field(default_factory=dict)
     introduces: list[list[str]] = field(default_factory=list)
-    anchors: dict[str, Fragment | Whole] = field(default_factory=dict)
+    anchors: dict[str, Fragment] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
 
 
-def stack_files(
-    checkout: Checkout,
-    begun: Start,
-    found: Sequence[State],
-    memory: Memory,
-    settings: Mapping[str, str | bool],
-    whole: bool = False,
-) -> Writing:
-    """The folder's content for these states; `memory` keeps what was found for the same file before.
-
-    With `whole`, a source or header of a wheel's libraries is taken with all its text, which a stack to keep may not
-    hold, and every other file that such a library depends on is told or left out.
-    """
-    prs = pull_requests(found)
+def stack_files(taken: Taken) -> Writing:
+    """The folder's content for a branch."""
+    prs, found, starts = taken.pulls, taken.states, taken.starts
     titles = [name for pr in prs for name in pr.commits]
     writing = Writing(introduces=[[] for _ in found])
-    paths = sorted({path for state in found for path in (*state.texts, *state.strange)})
-    used: Memory = {}
-    upstreams = _operators(checkout.read_at(begun.commit, NATIVE_FUNCTIONS))
-    operators = [_operators(state.texts.get(NATIVE_FUNCTIONS)) - upstreams for state in found]
-    for path in paths:
-        strange = next((state.strange[path] for state in found if path in state.strange), None)
-        if strange is not None:
-            writing.left_out.append(f"{path} {strange}")
+    upstreams = _operators(starts.get(NATIVE_FUNCTIONS))
+    operators = [_operators(state.contents.get(NATIVE_FUNCTIONS)) - upstreams for state in found]
+    for path in sorted({path for state in found for path in (*state.contents, *state.strange)}):
+        start = starts.get(path)
+        held = [state.contents.get(path, start) for state in found]
+        strange = [state.strange[path] for state in found if path in state.strange]
+        strange += [why for content in (*held, start) if content is not None and (why := no_text(content))]
+        if strange:
+            writing.left_out.append(f"{path} {strange[0]}")
             continue
-        try:
-            base = checkout.read_at(begun.commit, path)
-        except UnicodeDecodeError:
-            writing.left_out.append(f"{path} is not UTF-8 in {begun.name}: take its change back")
-            continue
-        states = [state.texts.get(path, base) for state in found]
-        replaced = kind_of(path) in (Kind.SOURCE, Kind.KERNEL, Kind.HEADER) or _changes(
-            path, base or "", states, upstreams
-        )
-        if whole and not replaced and not _has_place(path, writing):
-            continue
-        inverse = partial(_remembered, memory, used)
-        contents = _contents(writing, path, base, states, inverse, whole and replaced)
-        if path.endswith((".cpp", ".cu")) and isinstance(writing.anchors.get(path), Fragment):
+        base, states = _text(start), list(map(_text, held))
+        contents = _contents(writing, path, base, states)
+        if path.endswith((".cpp", ".cu")) and path in writing.anchors:
             contents = [text and _including(text, names) for text, names in zip(contents, operators)]
         _place(writing, path, contents, titles)
-    memory.clear()
-    memory.update(used)
     for pr in prs:
         if pr.split:
             writing.files |= {f"stack/{name}/COMMIT.md": said.description for name, said in pr.commits.items()}
         if pr.description:
             writing.files[f"stack/{pr.name}/PR.md"] = pr.description
+    settings: dict[str, object] = {"wheel_suffix": taken.wheel_suffix, "operator_tests": OPERATOR_TESTS}
+    settings |= {} if taken.strict else {"strict": False}
     writing.files["stack/series.yaml"] = HEADER + _series(writing, prs, settings)
     return writing
 
 
-def _operators(native: str | None) -> set[str]:
-    return set(re.findall(r"^- func: (\w+)", native or "", re.MULTILINE))
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode()
+
+
+def _operators(native: bytes | None) -> set[str]:
+    return set(re.findall(r"^- func: (\w+)", (native or b"").decode(), re.MULTILINE))
 
 
 def _including(fragment: str, operators: set[str]) -> str:
@@ -105,14 +79,7 @@ def _including(fragment: str, operators: set[str]) -> str:
     return "".join(lines) + fragment
 
 
-def _contents(
-    writing: Writing,
-    path: str,
-    base: str | None,
-    states: Sequence[str | None],
-    inverse: Callable[[str, str, list[str]], tuple[list[str], Fragment] | None],
-    whole: bool,
-) -> list[str | None]:
+def _contents(writing: Writing, path: str, base: str | None, states: Sequence[str | None]) -> list[str | None]:
     """What the folder holds for a path at each PR: the whole of a new file, or a fragment with its anchor."""
     if base is None:
         return list(states)
@@ -120,50 +87,18 @@ def _contents(
         writing.left_out.append(f"{path} is removed or renamed, and a stack only adds: put it back")
         return []
     different = list(dict.fromkeys(text for text in states if text is not None and text != base))
-    if whole:
-        writing.anchors[path] = Whole(digest(base.encode()))
-        return [text if text != base else None for text in states]
-    result = inverse(path, base, different)
+    result = unweave(path, base, different)
     if result is None:
         told = [reason for text in different for reason in reasons(path, base, text)]
         told = told or [(1, "adds what cannot be told apart from its neighbours")]
         writing.left_out += [f"{path}:{line} {what}{_advice(path, what)}" for line, what in dict.fromkeys(told)]
         rest = [additions(path, base, text) for text in different]
-        result = inverse(path, base, rest) if base not in rest else None
+        result = unweave(path, base, rest) if base not in rest else None
         if result is None:
             return []
     fragments = dict(zip(different, result[0]))
     writing.anchors[path] = result[1]
     return [fragments[text] if text is not None and text != base else None for text in states]
-
-
-def _has_place(path: str, writing: Writing) -> bool:
-    """Whether a build has room for a file as it is, in Python's part of a wheel or as new code; else says why not."""
-    kind = kind_of(path)
-    if kind is None:
-        writing.left_out.append(f"{path} {OF_NO_KIND}")
-        return False
-    if kind.fate is Fate.REFUSED:
-        writing.left_out.append(f"{path} {kind.says}")
-        return False
-    if kind.fate is Fate.LEFT_OUT or kind is Kind.PROGRAM:
-        writing.told.append(f"{path}: {kind.says}")
-    return kind.fate is not Fate.LEFT_OUT or path.endswith(KEPT_ENDINGS)
-
-
-def _changes(path: str, base: str, states: Sequence[str | None], operators: set[str]) -> bool:
-    """Whether a list has entries of operators of PyTorch otherwise, as a build can take them, and none is gone.
-
-    That is a formula, changed or added, and the kernels of an entry of native_functions.yaml.
-    """
-    texts, old = [text for text in states if text is not None], yamls.entries(base)
-    if path not in LISTS or any(old.keys() - yamls.entries(text).keys() for text in texts):
-        return False
-    changed = any(yamls.changed(base, text) for text in texts)
-    if path == NATIVE_FUNCTIONS:
-        return changed and all(yamls.in_dispatch_alone(base, text) for text in texts)
-    added = {schema for text in texts for schema in yamls.entries(text).keys() - old.keys()}
-    return changed or bool({re.split(r"[.(]", schema)[0] for schema in added} & operators)
 
 
 def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: Sequence[str]) -> None:
@@ -196,23 +131,7 @@ def _advice(path: str, what: str) -> str:
     return ", and no lines around it tell where: move it beside lines that the file has once"
 
 
-def _remembered(
-    memory: Memory, used: Memory, path: str, base: str, states: list[str]
-) -> tuple[list[str], Fragment] | None:
-    parts = [path, base, *states]
-    key = digest(*(file.read_bytes() for file in tool_files()), *(part.encode() + b"\0" for part in parts))
-    if key not in memory:
-        result = unweave(path, base, states)
-        if result is None:
-            return None
-        fragments, anchor = result
-        memory[key] = fragments, {where: [str(place) for place in places] for where, places in anchor.places.items()}
-    used[key] = memory[key]
-    fragments, places = used[key]
-    return fragments, Fragment(places_of(places))
-
-
-def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | bool]) -> str:
+def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, object]) -> str:
     introduces = iter(writing.introduces)
     entries: list[dict[str, object]] = []
     for pr in prs:
@@ -227,9 +146,7 @@ def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, str | 
     return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
 
 
-def _rules(kind: Fragment | Whole) -> dict[str, Any]:
-    if isinstance(kind, Whole):
-        return {"file": str(Place("replaces", kind.digest))}
+def _rules(kind: Fragment) -> dict[str, Any]:
     rules: dict[str, Any] = {}
     for key, places in kind.places.items():
         spots = [str(place) for place in places]
@@ -242,30 +159,15 @@ def _rules(kind: Fragment | Whole) -> dict[str, Any]:
     return rules
 
 
-def write(folder: Path, files: Mapping[str, str]) -> int:
-    """Makes the folder hold these files; what is the same already is not touched. Returns how many were written."""
-    written = 0
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    """Makes a folder of these files."""
     for path, text in files.items():
-        file, content = folder / path, text.encode()
-        if not file.is_file() or file.read_bytes() != content:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
-            written += 1
-    for file in [file for top in folder.iterdir() if top.name != KEPT for file in (top, *top.rglob("*"))]:
-        if file.is_file() and file.relative_to(folder).as_posix() not in files:
-            file.unlink()
-            written += 1
-    return written
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(text.encode())
 
 
-def refuse_left_out(left_out: Sequence[str], checkout: Checkout) -> None:
+def refuse_left_out(left_out: Sequence[str], checkout: Checkout, of: str = "stack") -> None:
+    """One error that names all changes that cannot be part of a stack, or of a fork."""
     count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
-    head = f"{count} of {checkout.path} cannot be part of a stack; --added-only leaves them out and takes the rest:"
+    head = f"{count} of {checkout.path} cannot be part of a {of}; --added-only leaves them out and takes the rest:"
     refuse_all(left_out, head, f"{head}\n  {{}}")
-
-
-def remembered(file: Path) -> Memory:
-    try:
-        return {key: (fragments, places) for key, (fragments, places) in json.loads(file.read_text()).items()}
-    except (OSError, ValueError):
-        return {}

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,6 +73,12 @@ class Checkout:
         row = self.git("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
         return self.content(row.split()[2], path).decode() if row else None
 
+    def contents_at(self, commit: str, paths: Collection[str]) -> dict[str, bytes]:
+        """What these files hold in a commit, as far as it has them, by one process."""
+        rows = self.git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0") if paths else []
+        blobs = {path: head.split()[2] for head, _, path in (row.partition("\t") for row in rows) if path in paths}
+        return self._contents(blobs) if blobs else {}
+
     def texts_at(self, commit: str, folders: Sequence[str], endings: tuple[str, ...]) -> dict[str, str]:
         """The text of every file of a commit below some folders whose name ends so, by one process."""
         rows = self.git("ls-tree", "-r", "-z", "--full-tree", commit, "--", *folders).split("\0")
@@ -94,7 +100,7 @@ class Checkout:
     def read(self, path: str) -> str | None:
         """The text of a file at `head`, or None."""
         entry = self._entries.get(path)
-        return None if entry is None else self.content(entry[1], path).decode()
+        return None if entry is None else self.content(entry[1], path).decode(errors="surrogateescape")
 
     @cached_property
     def _entries(self) -> Mapping[str, tuple[str, str]]:
@@ -103,13 +109,16 @@ class Checkout:
         rows = (line.split("\t", 1) for line in listing if line)
         return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}
 
-    def commit(self, texts: Mapping[str, str], message: str, parent: str, **dates: str) -> str:
-        """A commit on `parent` whose tree is that of `head` with these files; returns its hash."""
+    def commit(self, texts: Mapping[str, str | None], message: str, parent: str, **dates: str) -> str:
+        """A commit on `parent` whose tree is that of `head` with these files, None for one less; returns its hash."""
         with tempfile.TemporaryDirectory() as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder) / "index")}
             self.git("read-tree", self.head, **index)
             lines = []
             for path, text in texts.items():
+                if text is None:
+                    lines.append(f"0 {'0' * 40}\t{path}\n")
+                    continue
                 blob = self.git("hash-object", "-w", "--stdin", stdin=text).strip()
                 mode = self._entries.get(path, ("100644", ""))[0]
                 lines.append(f"{mode} {blob}\t{path}\n")
@@ -125,7 +134,7 @@ def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[st
     try:
         done = subprocess.run(
             command,
-            input=None if stdin is None else stdin.encode(),
+            input=None if stdin is None else stdin.encode(errors="surrogateescape"),
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0", **(variables or {})},

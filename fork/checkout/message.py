@@ -46,7 +46,7 @@ def messages(series: Series, pr: PullRequest) -> list[Message]:
     """Those of a PR's commits, in order."""
     if not pr.split:
         return [Message(series.description(pr))]
-    whole = series.description(pr) if series.description_file(pr).is_file() else ""
+    whole = series.description(pr) if series.said(pr) is not None else ""
     names = [commit.name.partition(".")[2] for commit in pr.commits]
     found = [Message(series.description(commit), pr.name, name) for commit, name in zip(pr.commits, names)]
     return [replace(found[0], whole=whole), *found[1:]]

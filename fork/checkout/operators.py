@@ -6,7 +6,6 @@ import re
 
 import yaml
 
-from fork.checkout.git import Checkout
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
@@ -17,16 +16,15 @@ def operators(series: Series, commit: str | Commit) -> list[str]:
     """The names of the public operators of a state; their overloads and in-place variants share one."""
     native = series.state(commit).get(NATIVE_FUNCTIONS)
     text = native.read_text() if native else ""
-    own = altered(series, NATIVE_FUNCTIONS, text) if isinstance(series.kind(NATIVE_FUNCTIONS), Whole) else text
+    kind = series.kind(NATIVE_FUNCTIONS)
+    own = altered(kind.text, text) if isinstance(kind, Whole) else text
     names = {re.split(r"[.(]", entry["func"])[0] for entry in yaml.safe_load(own) or ()}
     return sorted(name for name in names if not name.startswith("_") and name.rstrip("_") not in names - {name})
 
 
-def altered(series: Series, path: str, text: str, added: bool = False) -> str:
-    """Of a list that replaces PyTorch's, the entries that differ from those where the branch began, or that are
-    `added`."""
-    assert series.checkout is not None and series.since is not None
-    before = yamls.entries(Checkout.open(series.checkout).read_at(series.since, path) or "")
+def altered(start: str, text: str, added: bool = False) -> str:
+    """Of a branch's list, the entries that differ from those where it began, or that are `added`."""
+    before = yamls.entries(start)
     code = {schema: yamls.code(entry) for schema, entry in before.items()}
     own = yamls.entries(text).items()
     return "".join(

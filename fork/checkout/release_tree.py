@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import tempfile
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from fork.checkout.git import Checkout
 from fork.cpp.difference import hunks
 from fork.cpp.scan import Scan, scan
 from fork.errors import ForkError
-from fork.refusals import Refusal
 from fork.tree import ELSEWHERE, HEADERS, KERNEL, LIBRARIES, SOURCES, on_device
+from fork.weave.merge import merged
 
 UPSTREAM = "https://github.com/pytorch/pytorch"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^">]+)', re.MULTILINE)
@@ -47,19 +45,28 @@ class Tree:
     release: str
     known: bool
     device: bool = False  # whether the wheel has libraries for the GPU, and they are to change
+    moved: Mapping[str, str] = field(default_factory=dict)  # where the branch has files of PyTorch's now
     _naming: dict[str, list[str]] = field(default_factory=dict, init=False, compare=False)
+    _starts: dict[str, str | None] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
-    def of(cls, path: Path, since: str, version: str, commit: str, device: bool = False) -> Tree:
+    def of(
+        cls,
+        checkout: Checkout,
+        since: str,
+        version: str,
+        commit: str,
+        device: bool = False,
+        moved: Mapping[str, str] | None = None,
+    ) -> Tree:
         """The tree of the wheel's commit, or of its release tag, else of the commit where the branch began."""
-        checkout = Checkout.open(path)
         for name in (commit, f"v{version.partition('+')[0]}"):
             try:
                 found = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
             except ForkError:
                 continue
-            return cls(checkout, since, found.strip(), True, device)
-        return cls(checkout, since, since, False, device)
+            return cls(checkout, since, found.strip(), True, device, moved or {})
+        return cls(checkout, since, since, False, device, moved or {})
 
     def lacking(self, version: str, commit: str) -> str:
         """What a build says where the release is not known, and what mends it."""
@@ -87,32 +94,24 @@ class Tree:
                 raise ForkError(f"{path} is not in {self.checkout.path} at {self.release[:10]}")
             # Both name the same file in messages, so that two objects differ in code alone.
             return Text(path, *[self._numbered(path, before, before)] * 2)
-        start = self.checkout.read_at(self.since, path)
-        merged = self._merged(path, branch, start, before)
+        merged = self.merged(path, branch)
         old = None if before is None else self._numbered(path, before, branch)
         return Text(path, old, self._numbered(path, merged, branch))
 
     def merged(self, path: str, branch: str) -> str:
         """The branch's file with what else the release has in it."""
-        return self._merged(path, branch, self.checkout.read_at(self.since, path), self.read(path))
+        start, release = (None if text is None else text.encode() for text in (self.start(path), self.read(path)))
+        return merged(branch.encode(), start, release, self.moved.get(path, path)).decode()
 
-    def _merged(self, path: str, branch: str, start: str | None, release: str | None) -> str:
-        if start == release or release is None or start is None:
-            return branch
-        with tempfile.TemporaryDirectory() as folder:
-            files = [Path(folder, name) for name in ("branch", "start", "release")]
-            for file, text in zip(files, (branch, start, release)):
-                file.write_text(text)
-            command = ["git", "merge-file", "-p", "--diff3", *map(str, files)]
-            done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            place = next((n for n, line in enumerate(done.stdout.splitlines(), 1) if line.startswith("<<<<<<<")), 1)
-            raise ForkError(Refusal.OTHER_LINES.of(place=f"{path}:{_line(done.stdout, place, branch)}"))
-        return done.stdout
+    def start(self, path: str) -> str | None:
+        """The text of a file where the branch began."""
+        if path not in self._starts:
+            self._starts[path] = self.checkout.read_at(self.since, path)
+        return self._starts[path]
 
     def _numbered(self, path: str, text: str, branch: str) -> str:
         """The text with directives that give each line the number that it has in the branch's file."""
-        name = str(self.checkout.path / path)
+        name = str(self.checkout.path / self.moved.get(path, path))
         lines = text.splitlines(keepends=True)
         marks = {0: 1}
         for a, b, c, d in hunks(lines, branch.splitlines(keepends=True)):
@@ -163,10 +162,3 @@ def _safe(there: Scan, line: int) -> int:
         depth += code.count("(", lines[line], lines[line + 1]) - code.count(")", lines[line], lines[line + 1])
         line += 1
     return line
-
-
-def _line(conflicted: str, place: int, branch: str) -> int:
-    """The line of the branch's file where a conflict begins."""
-    lines = conflicted.splitlines()
-    beside = lines[place] if place < len(lines) else ""
-    return next((n for n, line in enumerate(branch.splitlines(), 1) if line == beside), place)

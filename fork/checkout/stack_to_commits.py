@@ -15,10 +15,10 @@ from fork.weave.file_kinds import New
 
 @dataclass(frozen=True)
 class Step:
-    """One commit on a checkout: the files of its state with their text, and its message."""
+    """One commit on a checkout: the files of its state with their text, None for one less, and its message."""
 
     commit: Commit
-    texts: Mapping[str, str]
+    texts: Mapping[str, str | None]
     message: str
 
 
@@ -33,7 +33,8 @@ def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
             raise ForkError(_taken(checkout, series, taken[0]))
         texts, found = weave_state(state, series.anchors, checkout.read)
         problems += [problem for problem in found if problem not in problems]
-        steps.append(Step(commit, texts, message))
+        gone = dict.fromkeys(path for path in series.gone(commit) if checkout.read(path) is not None)
+        steps.append(Step(commit, {**texts, **gone}, message))
     refuse_unwoven(problems)
     return steps
 

@@ -55,14 +55,14 @@ def run(args: argparse.Namespace) -> int:
 def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
     """Per commit and file, how many lines come and go, and where."""
     lines: list[str] = []
-    before: Mapping[str, str] = {}
+    before: Mapping[str, str | None] = {}
     for step in steps:
         lines += [line(pr) for pr in series.prs if pr.split and pr.commits[0] == step.commit]
         lines.append(line(step.commit))
         for path in step.commit.paths:
             actual = base_path(path, series.kind(path), checkout.read)
             old, new = (
-                Counter(texts.get(actual, checkout.read(actual) or "").splitlines()) for texts in (before, step.texts)
+                Counter((texts.get(actual, checkout.read(actual)) or "").splitlines()) for texts in (before, step.texts)
             )
             removed = f" -{(old - new).total()}" if old - new else ""
             added = f"+{(new - old).total()}{removed}"

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    before, behind = options.typed(args)
     build = options.chosen(args)
     if args.plan:
         plan(build)
@@ -39,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
     if args.install or (own and not build.sanitize):
         print(install(build), flush=True)
     else:
-        before, behind = options.typed(args)
         command = shlex.join(["python", "-m", "fork", *before, "run", *behind])
         print(f"use      `{command} -- COMMAND` runs with it; without that, {sys.executable} has the torch that it had")
     return 0

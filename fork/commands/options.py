@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from fork.arguments import at_least
-from fork.checkout import branch
+from fork.buildable import Buildable, refuse_names
+from fork.checkout import branch, whole_branch
 from fork.checkout.git import Checkout
-from fork.commands.import_ import stack_of_checkout
+from fork.digest import digest
 from fork.engine.build import Build
 from fork.engine.compile import sanitizers
-from fork.engine.pipeline import refuse_names, refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
-from fork.folders import REQUIREMENTS, checkouts, meant, root
+from fork.folders import PACKAGE, REQUIREMENTS, checkouts, meant, root
 from fork.series import Series
 
 # Of the options before a command, those that a word follows.
@@ -47,8 +47,19 @@ def add_arguments(parser: argparse.ArgumentParser, sanitize: bool = True) -> Non
 
 def stack(args: argparse.Namespace) -> Series:
     """The stack that the command line names; every command takes it from here."""
-    checkout = getattr(args, "checkout", None)
-    return Series.load(stack_of_checkout(args) if checkout else root(args.root))
+    if not getattr(args, "checkout", None):
+        return Series.load(root(args.root))
+    path: Path = args.checkout.resolve()
+    # Builds that go elsewhere leave nothing here.
+    folder = getattr(args, "build", None)
+    top = folder.absolute() / "checkouts" if folder else checkouts(args.root)
+    home = top / f"{path.name}-{digest(str(path).encode())[:6]}"
+    added_only = getattr(args, "added_only", False)
+    found = whole_branch.read(args.checkout, getattr(args, "since", None), home, added_only)
+    print(f"stack    {found.summary}", file=sys.stderr, flush=True)
+    for line in found.left_out:
+        print(f"left out {line}", file=sys.stderr, flush=True)
+    return found
 
 
 def typed(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -69,7 +80,7 @@ def begun(args: argparse.Namespace, checkout: Checkout) -> Checkout:
 def build_folder(args: argparse.Namespace, series: Series, name: str = "build") -> Path:
     """Where builds are kept: the folder that --build names, which is made before anything takes long."""
     folder: Path = (args.build or series.root / name).absolute()
-    refuse_names(folder)
+    refuse_names(folder, series.root, PACKAGE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -86,9 +97,8 @@ def chosen(args: argparse.Namespace) -> Build:
     if not args.root and not args.checkout and (way := meant()):
         print(f"note     this is the stack of {series.root}: {way}", file=sys.stderr, flush=True)
     folder = build_folder(args, series)
-    commit = series.find(args.pr)
-    refuse_unbuildable(series, commit)
-    return Build(series, commit, base_of(args), cuda, folder, sanitize, args.many or Build.most_sources)
+    wanted = Buildable(series, series.find(args.pr))  # refused before a release is fetched
+    return Build(wanted, base_of(args), cuda, folder, sanitize, args.many or Build.most_sources)
 
 
 def base_of(args: argparse.Namespace) -> Base:

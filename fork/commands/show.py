@@ -51,5 +51,5 @@ def whole(series: Series, one: PullRequest | Commit) -> str:
     for path in one.paths:
         parts.append(f"{'-' * 79}\n{series.mark(one, path)} {path}\n  {series.where(one, path)}\n")
         if path in state:
-            parts.append(state[path].read_text())
+            parts.append(state[path].read_bytes().decode(errors="replace"))
     return "\n".join(parts)

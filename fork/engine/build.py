@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fork.buildable import Buildable
+from fork.checkout.whole_branch import Branch
 from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.wheel.base import Base
@@ -26,8 +28,7 @@ START = Path(__file__).with_name("start")
 class Build:
     """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from."""
 
-    series: Series
-    commit: Commit
+    of: Buildable
     base: Base
     cuda: str
     folder: Path
@@ -35,11 +36,19 @@ class Build:
     most_sources: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
 
     @property
+    def series(self) -> Series:
+        return self.of.series
+
+    @property
+    def commit(self) -> Commit:
+        return self.of.commit
+
+    @property
     def described(self) -> str:
         """Of what it is built, as a phrase."""
-        if self.series.checkout:
-            return f"branch {self.series.branch} of {self.series.checkout}"
-        return f"{self.commit.name} of {self.series.root}"
+        series = self.series
+        name = f"branch {series.called}" if isinstance(series, Branch) else self.commit.name
+        return f"{name} of {series.described}"
 
     @property
     def home(self) -> Path:
@@ -59,7 +68,7 @@ class Build:
         state = self.series.state(self.commit)
         parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
         parts += [file.read_bytes() for file in tool_files()]
-        parts += [(self.series.root / "stack/series.yaml").read_bytes(), self.base.record_text.encode()]
+        parts += [self.series.settings(self.commit), self.base.record_text.encode()]
         gpu = self.base.cuda and self.cuda != "off"
         nvcc = [str(toolchain.compiler(self.base) or "")] if gpu else []
         nvcc += device.at_hand() if gpu and self.series.of_kind(state, Whole) else ()

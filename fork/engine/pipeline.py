@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -15,32 +13,33 @@ from pathlib import Path
 import yaml
 
 from fork import process
+from fork.buildable import AUTOCAST, refuse_names
+from fork.checkout.release_tree import Tree
+from fork.checkout.whole_branch import Branch
 from fork.clock import Clock
 from fork.engine.build import Build, environment
-from fork.engine.compile import cache, sanitizers, submodules, toolchain
+from fork.engine.compile import cache, toolchain
 from fork.engine.compile.compiler import LOG, Compiler
-from fork.engine.compile.device import Device
 from fork.engine.compile.diagnostics import NamesForErrors
-from fork.engine.compile.flags import Flags
-from fork.engine.compile.toolchain import Toolkit
+from fork.engine.compile.workshop import Workshop
+from fork.engine.generate import generators
 from fork.engine.generate.nodes import HEADER, structs
 from fork.engine.generate.rejection import rejection
 from fork.engine.link.link import link_fork
-from fork.engine.link.units_of_the_stack import AUTOCAST, Job, units
-from fork.engine.replace.replace import added_entries, changed_texts, generated, replace_sources
+from fork.engine.link.units_of_the_stack import Job, units
+from fork.engine.replace.replace import added_entries, generated, replace_sources
 from fork.engine.replace.search import Replacements
 from fork.engine.wheel import disk
-from fork.engine.wheel.base import WHEEL_FOLDERS, Base
+from fork.engine.wheel.base import Base
 from fork.engine.wheel.woven import write_woven
-from fork.errors import ForkError, NothingToBuild, told_plainly
+from fork.errors import ForkError, told_plainly
 from fork.lock import alone
 from fork.refusals import Refusal
-from fork.series import Commit, Series
+from fork.series import Commit, Series, State
 from fork.tree import HEADERS, Kind, kind_of
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave.cpp import DEFINE
 from fork.weave.cpp_inverse import has_code, pieces_inside_functions
-from fork.weave.file_kinds import Fragment, New, Whole
+from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 
 # Scripts that run with the base's Python.
 GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
@@ -52,16 +51,18 @@ SOURCE_KINDS = (Kind.SOURCE, Kind.KERNEL, Kind.HEADER)
 TOLERANCES = "test/test_decomp.py"
 
 
-def compiled(series: Series, state: Mapping[str, Path]) -> dict[str, Path]:
+def compiled(series: Series, commit: Commit) -> State:
     """The files of a state that are compiled beside PyTorch's: headers, and sources that hold code."""
+    moved = series.moved(commit).values() if isinstance(series, Branch) else ()
     return {
         path: file
-        for path, file in series.of_kind(state, New, Fragment).items()
+        for path, file in series.of_kind(series.state(commit), New, Fragment).items()
         if kind_of(path) in SOURCE_KINDS and (path.endswith(HEADERS) or has_code(file.read_text()))
+        if path not in moved
     }
 
 
-def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
+def inside_functions(series: Series, state: Mapping[str, File]) -> list[str]:
     """The fragments that add to a function of PyTorch's, whose machine code alone a wheel has."""
     return [
         path
@@ -71,16 +72,6 @@ def inside_functions(series: Series, state: Mapping[str, Path]) -> list[str]:
         for name, piece in pieces_inside_functions(file.read_text())
         if has_code(piece) and not any(place.replaces for place in kind.places[name])
     ]
-
-
-def refuse_unbuildable(series: Series, commit: Commit) -> None:
-    """Raises where a state has nothing for a wheel; needs no base."""
-    state = series.state(commit)
-    if not (series.of_kind(state, Whole) or any(path.startswith(f) for path in state for f, _ in WHEEL_FOLDERS)):
-        raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
-    for path, file in series.of_kind(state, Fragment).items():
-        if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
-            raise ForkError(Refusal.LIST_OF_A_STACK.of(path=path, name=found[1]))
 
 
 def make(build: Build) -> Path:
@@ -95,8 +86,7 @@ def plan(build: Build) -> None:
 
 def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> Path:
     """The fork's site folder, when this has been done in a folder that does not outlast it."""
-    refuse_unbuildable(build.series, build.commit)
-    refuse_names(build.home, build.series.root, build.base.site, GENERATE)
+    refuse_names(build.base.site)
     advice, busy = "choose a writable folder with --build", f"another build of {build.home.name} is running"
     with told_plainly(build.home, advice), alone(build.home / "lock", busy):
         if not build.stale() and not _edited(build):
@@ -117,12 +107,6 @@ def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> P
         return build.site
 
 
-def refuse_names(*paths: Path) -> None:
-    for path in map(str, paths):
-        if wrong := re.search(r'["\\\n]', path):
-            raise ForkError(f"a build takes no path with {wrong[0]!r}, as in {path!r}: give the folder another name")
-
-
 def _base_was_reinstalled(base: Base) -> ForkError:
     return ForkError(f"torch {base.version} in {base.site} was replaced during the build: run the command again")
 
@@ -140,46 +124,61 @@ def _edited(build: Build) -> bool:
 
 @dataclass(frozen=True)
 class Begun:
-    """A build whose files are woven: which of them, whether anything is compiled, and the toolkit for the GPU, with
-    which it is or why there is none."""
+    """A build whose files are woven: its state; what it changes of PyTorch's own texts, and the tree of the release
+    where it is of a checkout; and the workshop, if anything is compiled."""
 
-    state: dict[str, Path]
-    compiles: bool
-    toolkit: Toolkit | None = None
-    chosen: str = ""
+    state: State
+    changed: dict[str, str]
+    tree: Tree | None = None
+    workshop: Workshop | None = None
 
 
-def _copy_and_weave(build: Build, stage: Path, clock: Clock) -> Begun:
-    """Copies the base and weaves."""
-    state = build.series.state(build.commit)
-    toolkit: Toolkit | None = None
-    chosen = ""
-    build.base.check(build.base.resized())
-    build.base.remember(build.home / "work")
-    sources = [path for path in compiled(build.series, state) if not path.endswith(HEADERS)]
-    compiles = bool(NATIVE_FUNCTIONS in state or sources or changed_texts(build.series, state))
-    if compiles:
-        toolchain.check_tools(build.base)
-        toolkit, chosen = toolchain.choose(build.base, build.cuda)
-        if build.cuda == "on" or (build.base.cuda and _has_device_code(build.series, state)):
-            print(f"cuda     {chosen}", flush=True)
-    disk.copy(build.base, stage, build.home / "work/base")
-    clock.step("copy", f"{build.base.site}/torch, as links")
+def _begin(build: Build) -> Begun:
+    """Looks whether the base is whole, which tools compile for it, and what the branch changes."""
+    base, series, work = build.base, build.series, build.home / "work"
+    base.check(base.resized())
+    base.remember(work)
+    state, changed, tree = series.state(build.commit), dict[str, str](), None
+    if isinstance(series, Branch):
+        changed = series.changed(build.commit)
+    sources = [path for path in compiled(series, build.commit) if not path.endswith(HEADERS)]
+    if not (NATIVE_FUNCTIONS in state or sources or changed):
+        return Begun(state, changed)
+    toolchain.check_tools(base)
+    toolkit, chosen = toolchain.choose(base, build.cuda)
+    if build.cuda == "on" or (base.cuda and _has_device_code(series, state)):
+        print(f"cuda     {chosen}", flush=True)
+    if isinstance(series, Branch):
+        device, moved = base.cuda is not None and build.cuda != "off", series.moved(build.commit)
+        tree = Tree.of(series.checkout, series.since, base.version, base.probe.commit, device, moved)
+    workshop = Workshop(base, work, build.folder / "ccache", build.sanitize, toolkit, chosen, tree)
+    return Begun(state, changed, tree, workshop)
 
-    woven = write_woven(build.base, build.series, state, stage, build.home / "work")
-    clock.step("weave", f"{len(woven)} files")
-    for path in inside_functions(build.series, state):
+
+def _weave(build: Build, begun: Begun, stage: Path) -> int:
+    """Weaves into the stage, and says what has no place there; returns how many files were woven."""
+    woven = write_woven(build.base, build.series, build.commit, stage, build.home / "work")
+    if isinstance(build.series, Branch):
+        for line in build.series.left(build.commit):
+            print(f"left out {line}", flush=True)
+        for old, new in build.series.moved(build.commit).items():
+            print(f"renamed  {old}: {new} takes its place", flush=True)
+    for path in inside_functions(build.series, begun.state):
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
-    return Begun(state, compiles, toolkit, chosen)
+    return len(woven)
 
 
 def _plan(build: Build, stage: Path) -> None:
     clock = Clock()
     for path in build.series.state(build.commit):
         print(f"{'new' if isinstance(build.series.kind(path), New) else 'changed':8} {path}", flush=True)
-    begun = _copy_and_weave(build, stage, clock)
-    if begun.compiles:
-        _print_plan(_prepare(build, stage, begun, clock, planned=True), begun.chosen)
+    for path in sorted(build.series.gone(build.commit)):
+        print(f"removed  {path}", flush=True)
+    begun = _begin(build)
+    disk.copy_generators(build.base, stage)
+    _weave(build, begun, stage)
+    if begun.workshop:
+        _print_plan(_prepare(build, stage, begun, begun.workshop, clock, planned=True), begun.workshop.chosen)
     print(f"stays    all else, as torch {build.base.version} has it", flush=True)
     took = time.monotonic() - clock.start
     print(
@@ -212,9 +211,12 @@ def _origin(job: Job, path: str) -> str:
 
 def _make_fork(build: Build, stage: Path) -> None:
     clock, made_of = Clock(), build.digest()
-    begun, replaced = _copy_and_weave(build, stage, clock), Replacements()
-    if begun.compiles:  # else Python changes alone, and the base's libraries stay
-        job = _prepare(build, stage, begun, clock)
+    begun, replaced = _begin(build), Replacements()
+    disk.copy(build.base, stage, build.home / "work/base")
+    clock.step("copy", f"{build.base.site}/torch, as links")
+    clock.step("weave", f"{_weave(build, begun, stage)} files")
+    if begun.workshop:  # else Python changes alone, and the base's libraries stay
+        job = _prepare(build, stage, begun, begun.workshop, clock)
         replaced = job.replaced
         _make_libraries(stage, job, clock)
     if not build.base.is_current():
@@ -231,13 +233,13 @@ def _make_fork(build: Build, stage: Path) -> None:
     print(f"done     {build.commit.name} on torch {build.base.version} in {took:.1f} s", flush=True)
 
 
-def _has_device_code(series: Series, state: Mapping[str, Path]) -> bool:
+def _has_device_code(series: Series, state: Mapping[str, File]) -> bool:
     """Whether a state has code that nvcc compiles, or kernels of its own for the GPU."""
     native = series.of_kind(state, New, Fragment).get(NATIVE_FUNCTIONS)
     return any(path.endswith((".cu", ".cuh")) for path in state) or bool(native and "CUDA" in native.read_text())
 
 
-def _prepare(build: Build, stage: Path, begun: Begun, clock: Clock, planned: bool = False) -> Job:
+def _prepare(build: Build, stage: Path, begun: Begun, workshop: Workshop, clock: Clock, planned: bool = False) -> Job:
     """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
     state, work = begun.state, build.home / "work"
     made = work / "generated"
@@ -251,37 +253,33 @@ def _prepare(build: Build, stage: Path, begun: Begun, clock: Clock, planned: boo
     else:
         shutil.rmtree(made, ignore_errors=True)
 
-    replaced = replace_sources(build, stage, state, begun.toolkit, begun.chosen, planned)
+    replaced = Replacements()
+    if begun.tree:
+        replaced = replace_sources(build, stage, begun.changed, begun.tree, workshop, planned)
     for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
-    sources = compiled(build.series, state)
+    sources = compiled(build.series, build.commit)
     return Job(
-        compiler=_compiler(build, begun, replaced, sources),
+        compiler=_compiler(build, workshop, replaced, sources),
         sources=sources,
-        toolkit=begun.toolkit,
+        toolkit=workshop.toolkit,
         sanitize=build.sanitize,
         replaced=replaced,
     )
 
 
-def _compiler(build: Build, begun: Begun, replaced: Replacements, sources: Mapping[str, Path]) -> Compiler:
+def _compiler(build: Build, workshop: Workshop, replaced: Replacements, sources: Mapping[str, File]) -> Compiler:
     """The one for the stack's own, which reads the headers that the branch changes, and those that it adds."""
-    base, work, checkout = build.base, build.home / "work", build.series.checkout
-    includes = [*replaced.headers, work / "headers", *generated(work)]
+    work = build.home / "work"
     if AUTOCAST in sources:
         disk.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
-    device = Device(base, begun.toolkit, begun.chosen)
-    brought = device.includes()
-    behind = submodules.behind(base, checkout, work, brought) if checkout else brought
-    places = {path: str(build.series.written_at(path) or file) for path, file in sources.items()}
+    places = {path: str(edited(file)) for path, file in sources.items()}
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
     fragments = frozenset(build.series.of_kind(sources, Fragment))
     names = NamesForErrors(places | headers, replaced.kernels, fragments)
-    capabilities = toolchain.instruction_sets(base.torch, platform.machine())
-    flags = Flags(base, work, capabilities, includes, behind, device)
-    return Compiler(flags, build.folder / "ccache", names, sanitizers.flags(build.sanitize))
+    return workshop.compiler([*replaced.headers, work / "headers", *generated(work)], names)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
@@ -296,10 +294,12 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     clock.step(*(("compile", own) if count or job.operators else ("link", "libtorch.so and torch._C")))
 
 
-def _entries_added(build: Build, state: dict[str, Path], path: str) -> Path | None:
+def _entries_added(build: Build, state: State, path: str) -> Path | None:
     """A list with the entries that the state adds for operators that it adds."""
-    file = state.get(path)
-    return added_entries(build, path, file) if file and isinstance(build.series.kind(path), Whole) else file
+    file, kind = state.get(path), build.series.kind(path)
+    if file is None or not isinstance(kind, Whole):
+        return edited(file) if file else None
+    return added_entries(build, path, kind.text, file.read_text())
 
 
 def _entries_this_base_takes(build: Build, native: Path) -> Path:
@@ -317,8 +317,7 @@ def _entries_this_base_takes(build: Build, native: Path) -> Path:
 def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
     command = [build.base.python, GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
-    environment = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage)}
-    done = process.attempt(command, env=environment)
+    done = process.attempt(command, env=os.environ | generators.environment(build.base, stage))
     if done.returncode:
         log = build.home / "work/generate.log"
         log.write_text(done.stdout + done.stderr)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from fork.engine.wheel.base import Base
 from fork.page.code import Row, rows
 from fork.series import Commit, PullRequest, Series
 from fork.verify.prefix import Result, results
 from fork.weave import weave
-from fork.weave.file_kinds import New
+from fork.weave.file_kinds import File, Fragment, New, Whole
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,16 @@ def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
     earlier = series.state(series.commits[place - 1]).get(path) if place else None
     now = series.state(commit).get(path)
     kind = series.kind(path)
-    shipped = None if isinstance(kind, New) else base.read(path)
+    shipped = kind.text if isinstance(kind, Whole) else None if isinstance(kind, New) else base.read(path)
     where, whole = series.where(commit, path), isinstance(kind, New) or shipped is not None
+    gone = path in series.gone(commit)
     if not whole:
         where += "; torch's wheel has no such file, so only the added lines are shown"
 
-    def side(file: Path | None) -> str:
+    def side(file: File | None) -> str:
         if file is None:
             return shipped or ""
         text = file.read_text()
-        return text if isinstance(kind, New) or shipped is None else weave(path, shipped, text, kind)
+        return weave(path, shipped, text, kind) if isinstance(kind, Fragment) and shipped is not None else text
 
-    return Change(path, series.mark(commit, path), where, side(earlier), side(now), whole)
+    return Change(path, series.mark(commit, path), where, side(earlier), "" if gone else side(now), whole)

@@ -151,7 +151,6 @@ def test_every_library_of_the_tool_is_named_as_pip_knows_it() -> None:
         ("      - torch/overrides.py", "      - torch/overides.py", "did you mean torch/overrides.py?"),
         ("- torch/overrides.py", "- build_variables.bzl", "has the path build_variables.bzl twice: name it once"),
         ("file: after one", "file: beside x", "'beside x' is not a place: write after X, before X, replaces X or last"),
-        ("file: after one", "{file: replaces 0, b: last}", "`file: replaces 0` is about the whole file, so no other"),
         ("file: after one", "file: after", "is not a series: 'after' is not a place: write after X, before X, repl"),
     ],
 )

@@ -79,8 +79,7 @@ def test_a_key_that_nobody_knows(tmp_path: Path) -> None:
     assert_expected_inline(
         "\n".join(errors),
         """\
-it has the unknown key `strickt`: it can have prs, anchors, needs, wheel_suffix, operator_tests, strict, tip, \
-checkout, since, branch
+it has the unknown key `strickt`: it can have prs, anchors, needs, wheel_suffix, operator_tests, strict
 PR plain has the unknown key `titel`: it can have name, title, introduces, commits
 commit fast.kernel has the unknown key `changes`: it can have name, title, introduces
 PR fast has the unknown key `introduces`: it can have name, title, commits

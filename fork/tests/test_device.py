@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from pytest import CaptureFixture, MonkeyPatch, mark
 
@@ -19,10 +21,11 @@ from fork.engine.compile import device
 from fork.engine.compile.device import Device
 from fork.engine.compile.flags import for_nvcc
 from fork.engine.compile.toolchain import Toolkit
+from fork.engine.compile.workshop import Workshop
 from fork.engine.replace.replace import replace_sources
 from fork.engine.replace.search import Replacements
 from fork.engine.wheel.base import Base, Probe
-from fork.series import Commit, Series
+from fork.series import Series
 from fork.tests.helpers import QUIET_GIT, commit, committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
@@ -141,18 +144,17 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 ) -> None:
     """A list of PyTorch's that the branch changes names kernels of its own for the GPU in any case."""
     write(tmp_path, {path: text})
-    anchor = Whole("0") if replaces else Fragment({})
+    anchor = Whole(b"") if replaces else Fragment({})
     series = Series(tmp_path, (), {path: anchor})
     assert pipeline._has_device_code(series, {path: tmp_path / path}) == expected
 
 
 def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
-    state = {path: tmp_path / path for path in ("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h")}
-    write(tmp_path, dict.fromkeys(state, "// changed\n"))
-    series = Series(tmp_path, (), {path: Whole("0") for path in state})
-    build = Build(series, Commit("one", "One", "1", ()), base(tmp_path), "off", tmp_path)
-    assert replace_sources(build, tmp_path, state, None, "off, as asked") == Replacements()
-    said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in state)
+    changed = dict.fromkeys(("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h"), "// changed\n")
+    build = cast(Build, SimpleNamespace(base=base(tmp_path), home=tmp_path))
+    tree, workshop = Tree(Checkout(tmp_path, "0"), "0", "0", True), cast(Workshop, None)
+    assert replace_sources(build, tmp_path, changed, tree, workshop) == Replacements()
+    said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in changed)
     assert capsys.readouterr().out == said
 
 
@@ -168,12 +170,12 @@ def test_a_checkout_without_the_release_says_what_brings_it(
     git(upstream, "tag", "v2.13.0")
     release = git(upstream, "rev-parse", "HEAD").strip()
     given = release if known else ""
-    before = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
+    before = Tree.of(Checkout.open(tmp_path / "here"), "main", "2.13.0+cpu", given)
     monkeypatch.setattr(release_tree, "UPSTREAM", upstream.as_uri())
     said = before.lacking("2.13.0+cpu", given)
     assert not before.known and said.startswith(f"{tmp_path / 'here'} lacks torch 2.13.0+cpu's commit, so the text of ")
     assert ("--depth 1" in said) == bool(depth)
     (command,) = re.findall("`(git .*)`", said)
     subprocess.run(shlex.split(command), check=True, env=QUIET_GIT)
-    after = Tree.of(tmp_path / "here", "main", "2.13.0+cpu", given)
+    after = Tree.of(Checkout.open(tmp_path / "here"), "main", "2.13.0+cpu", given)
     assert (after.known, after.release) == (True, release)

@@ -12,7 +12,7 @@ from fork.folders import PACKAGE
 # From the ground up. A module outside of every room is a room of its own; those that are not named lie at the bottom.
 ENGINE = ("wheel", "compile", "build", "binary", "generate", "replace", "link")
 ROOMS = (
-    *("cpp", "weave", "series", "checkout", *(f"engine.{room}" for room in ENGINE), "engine"),
+    *("cpp", "weave", "series", "buildable", "checkout", *(f"engine.{room}" for room in ENGINE), "engine"),
     *("verify", "new", "page", "commands", "cli", "__main__"),
 )
 

@@ -14,8 +14,9 @@ from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark, raises
 
 from fork import process
+from fork.buildable import Buildable
+from fork.checkout import whole_branch
 from fork.commands import compat
-from fork.engine.pipeline import refuse_unbuildable
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.series import Series
@@ -23,6 +24,7 @@ from fork.tests.helpers import ROOT, Tool, commit, committed, fork, git, python,
 from fork.tests.tiny import NATIVE, UPSTREAM, split, stack
 from fork.upstream import DERIVATIVES
 from fork.weave import cpp_inverse
+from fork.weave import file_kinds as kinds
 from fork.weave.file_kinds import Fragment
 
 OPS = "aten/src/ATen/native/Ops.cpp"
@@ -78,8 +80,13 @@ def of(tree: Path) -> tuple[object, ...]:
     return "--root", tree.parent / "root", "--checkout", tree
 
 
+def read(tree: Path) -> whole_branch.Branch:
+    """The branch as a command takes it."""
+    return whole_branch.read(tree, None, tree.parent / "root/build/checkouts/tree")
+
+
 def home(tree: Path) -> Path:
-    """Where a command has put the stack of the branch."""
+    """Where a command has put the builds of the branch."""
     (folder,) = (tree.parent / "root/build/checkouts").glob("tree-*/")
     return folder
 
@@ -298,31 +305,29 @@ def test_a_detached_head_is_a_stack_too(tree: Path) -> None:
 
 
 def test_commands_take_the_branch_as_it_is_now(tree: Path, tool: Tool) -> None:
-    """And only what changed is written again, so that a build has little to do."""
+    """Nothing of it is written anywhere."""
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     commit(tree, {"torch/newer.py": "y = 1\n"}, "Add y")
     assert "add-x" in tool(*of(tree), "show").out
-    stack = home(tree)
-    files = [file for file in stack.rglob("*") if "build" not in file.relative_to(stack).parts]
-    times = {file: file.stat().st_mtime_ns for file in files}
+    assert not (tree.parent / "root").exists()
     write(tree, {"torch/newer.py": "y = 2\n"})
     git(tree, "add", "--all")
     git(tree, "commit", "--quiet", "--amend", "--no-edit")
     assert "y = 2" in tool(*of(tree), "show", "2").out
-    changed = {file.name for file, time in times.items() if file.is_file() and file.stat().st_mtime_ns != time}
-    assert changed == {"newer.py"}
-    series = Series.load(stack)  # its name is the branch's, so that the next build goes on with this one
+    series = read(tree)  # its name is the branch's, so that the next build goes on with this one
     assert [series.build_name(pr) for pr in series.commits] == ["add-x", "branch"]
     git(tree, "reset", "--quiet", "--hard", "HEAD~")
-    assert "add-y" not in tool(*of(tree), "show").out and not (stack / "torch/newer.py").exists()
+    assert "add-y" not in tool(*of(tree), "show").out
 
 
 def test_check_of_a_branch(tree: Path, tool: Tool) -> None:
-    """Pieces that are not statements, and messages without sections, are sound."""
+    """Messages without sections are sound; Python that no interpreter reads is not."""
     commit(tree, edited(tree, "torch/_ops.py", "    second()\n", "\n    third()\n\n\n    second()\n"), "Call it")
+    assert "files            sound\n" in tool(*of(tree), "check", "--static").out
+    commit(tree, edited(tree, "torch/_ops.py", "    third()\n", "    third(\n"), "Break it")
     assert tool(*of(tree), "check", "--static", status=1).err.splitlines()[-2:] == [
         "fork: the stack has 1 fault:",
-        "  torch/_ops.py: anchor 'after first()' or 'before second()' in 'piece 1' found 0 times",
+        "  torch/_ops.py: '(' was never closed (<unknown>, line 4)",
     ]
 
 
@@ -370,10 +375,8 @@ def test_an_error_names_the_file_of_the_checkout(tree: Path) -> None:
     """A new or changed file is a copy of the checkout's, and an edit of the copy would be lost."""
     source = "aten/src/ATen/native/New.cpp"
     commit(tree, {source: "// new\n", OPS: with_function(MORE[OPS], TWICE)}, "Add two files")
-    assert fork(*of(tree), "show") == 0
-    series = Series.load(home(tree))
-    assert series.written_at(source) == tree / source and series.written_at(OPS) == tree / OPS
-    assert Series.load(imported(tree)).written_at(source) is None
+    state = read(tree).state("1")
+    assert kinds.edited(state[source]) == tree / source and kinds.edited(state[OPS]) == tree / OPS
 
 
 def test_compat_runs_tests_that_exist(tree: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:
@@ -525,13 +528,12 @@ def test_an_entry_of_a_list_needs_those_that_use_the_list(tree: Path) -> None:
         commit(tree, edited(tree, path, "  _(two)", "  _(mid)  \\\n  _(two)"), "Add mid")
         series = Series.load(imported(tree))
         if "autocast" in path:
-            refuse_unbuildable(series, series.find())
+            Buildable(series, series.find())
         else:
             with raises(ForkError, match="tokens.h adds entries to ALL, and whoever uses that list has to be compiled"):
-                refuse_unbuildable(series, series.find())
-    assert fork(*of(tree), "show") == 0
-    series = Series.load(home(tree))
-    refuse_unbuildable(series, series.find())
+                Buildable(series, series.find())
+    series = read(tree)
+    Buildable(series, series.find())
 
 
 @mark.parametrize(
@@ -562,7 +564,7 @@ def test_what_no_wheel_has_is_told(tree: Path, tool: Tool) -> None:
     told = ["aten/src/ATen/test/add_test.cpp", "c10/test/util/one.cpp", "caffe2/CMakeLists.txt"]
     told += ["torchgen/mine.py", "aten/src/ATen/native/mps/operations/Add.mm"]
     commit(tree, dict.fromkeys((*told, "torch/new.py"), "x = 1\n"), "Add them")
-    said = tool(*of(tree), "show").err
+    said = tool(*of(tree), "build", "--plan").out
     assert all(f"left out {path}: " in said for path in told)
 
 

@@ -20,6 +20,7 @@ from fork.tests.helpers import ROOT, Tool, edit, fork, fork_of, git, python, wri
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import operator_map, soundness
 from fork.weave import weave_all
+from fork.weave.file_kinds import edited
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = pytest.mark.xdist_group("new")
@@ -78,7 +79,7 @@ def test_an_option_is_no_fault(tmp_path: Path, tool: Tool) -> None:
         "a CUDA kernel",
         "other dtypes",
     ]
-    for file in (*series.state("explicit").values(), series.description_file(series.find())):
+    for file in map(edited, (*series.state("explicit").values(), series.description_file(series.find()))):
         file.write_text(file.read_text().replace("TODO: ", ""))
     said = tool("--root", tmp_path / "mine", "check", "--static").out
     assert "  option  aten/src/ATen/native/native_functions.yaml:2: a CUDA kernel" in said
@@ -123,7 +124,8 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
     for name, text in texts.items():
         (tmp_path / name).write_text(text or "[]\n")
     words = [tmp_path / "native_functions.yaml", tmp_path / "derivatives.yaml", tmp_path / "out"]
-    python(bases.installed().site, ROOT / "fork/engine/generate/generate.py", *words)
+    base = bases.installed().site
+    python(base, ROOT / "fork/engine/generate/generate.py", *words, FORK_BASE=str(base))
     functions = (tmp_path / "out/autograd/torch/csrc/autograd/generated/Functions.cpp").read_text()
     assert ("leaky_prod_backward" in functions) is explicit
 

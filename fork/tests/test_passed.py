@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from pytest import MonkeyPatch, mark
 
+from fork.checkout.git import Checkout
+from fork.checkout.whole_branch import Branch
 from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests import halve
@@ -29,7 +30,17 @@ def test_a_test_reads_the_fork_where_it_names_an_operator(tmp_path: Path, text: 
     series = Series.load(halve.stack(tmp_path))
     assert memory_of_tests.calls(series, series.state("composite"), text) is reads
     # A branch may change whatever a test calls.
-    assert memory_of_tests.calls(replace(series, checkout=Path("/their/pytorch")), series.state("composite"), text)
+    own = Branch(
+        root=tmp_path,
+        prs=series.prs,
+        anchors={},
+        checkout=Checkout(tmp_path, ""),
+        since="",
+        called="",
+        texts=(),
+        told={},
+    )
+    assert memory_of_tests.calls(own, series.state("composite"), text)
 
 
 def test_a_test_reads_the_new_files_that_it_names(tmp_path: Path) -> None:

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fork.checkout import branch, branch_to_stack
-from fork.checkout.git import Checkout
+from fork.checkout import whole_branch
 from fork.errors import ForkError
 from fork.tests.helpers import committed, git, write
 from fork.tests.test_replace import FOLDER, Small
 from fork.tests.tiny import UPSTREAM
-from fork.weave.file_kinds import Whole
 
 pytestmark = pytest.mark.xdist_group("planted")
 
@@ -242,8 +240,6 @@ def test_a_plant_reads_as_a_file_of_its_own(tmp_path: Path) -> None:
     for path, (before, after) in PLANTS.values():
         assert texts[path].count(before) == 1
         write(tree, {path: texts[path].replace(before, after)})
-        checkout = Checkout.open(tree)
-        begun = branch.start(checkout, None)
-        writing = branch_to_stack.stack_files(checkout, begun, branch.states(checkout, begun), {}, {}, whole=True)
-        assert isinstance(writing.anchors[path], Whole) and writing.files[path] == texts[path].replace(before, after)
+        found = whole_branch.read(tree, None, tmp_path / "home")
+        assert found.changed(found.find())[path] == texts[path].replace(before, after)
         git(tree, "checkout", "--quiet", "--force", "main")

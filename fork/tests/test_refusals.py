@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Text, Tree
 from fork.engine.binary.libraries import Caller, Held
 from fork.engine.generate.kernels import _headers
@@ -44,7 +45,7 @@ def test_lines_that_the_release_has_otherwise(tmp_path: Path) -> None:
     start = git(root, "rev-parse", "HEAD").strip()
     commit(root, {path: "int a;\nint b_of_release;\nint c;\n"}, "release")
     git(root, "tag", "v2.13.0")
-    tree = Tree.of(root, start, "2.13.0+cpu", "")
+    tree = Tree.of(Checkout.open(root), start, "2.13.0+cpu", "")
     assert tree.merged(path, "int a;\nint b;\nint c;\nint d;\n") == "int a;\nint b_of_release;\nint c;\nint d;\n"
     with pytest.raises(ForkError, match=f"^{path}:2 is changed by the branch, and the wheel's release has other lines"):
         tree.merged(path, "int a;\nint b_of_branch;\nint c;\n")

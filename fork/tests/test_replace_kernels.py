@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from fork.checkout import whole_branch
+from fork.checkout.git import Checkout
 from fork.checkout.operators import operators
 from fork.checkout.release_tree import Tree
 from fork.cli import main
@@ -14,7 +16,6 @@ from fork.engine.generate.kernels import SHIM, Kernels, kernels_of
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
-from fork.series import Series
 from fork.tests.helpers import committed, git, write
 from fork.tests.tiny import UPSTREAM
 from fork.upstream import NATIVE_FUNCTIONS
@@ -61,7 +62,7 @@ def base(tmp_path: Path) -> Base:
 def kernels(base: Base, folder: Path, text: str, before: str = LIST, device: bool = False) -> Kernels:
     """Of a branch whose list is this text."""
     checkout = committed(folder / "tree", {**UPSTREAM, NATIVE_FUNCTIONS: before})
-    tree = Tree.of(checkout, "main", "2.13.0", "0" * 40, device)
+    tree = Tree.of(Checkout.open(checkout), "main", "2.13.0", "0" * 40, device)
     return kernels_of(base, tree, text, folder / "work", folder / "stage")
 
 
@@ -175,13 +176,6 @@ def test_what_is_registered_and_declared(tmp_path: Path) -> None:
     assert "median_mine(" in header and "median_out_cpu(" in header and "median_cpu(" not in header
 
 
-def stack(tree: Path, folder: Path) -> Series:
-    """The stack that the tool makes of a checkout."""
-    assert main(["--root", str(folder), "--checkout", str(tree), "show"]) == 0
-    (home,) = (folder / "build/checkouts").glob("tree-*/")
-    return Series.load(home)
-
-
 def test_a_branch_with_other_kernels_is_a_stack(
     tmp_path: Path, quiet_git: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +186,7 @@ def test_a_branch_with_other_kernels_is_a_stack(
     for text, title in ((added, "Add twice"), (added.replace("half_cpu\n", "half_new\n"), "Change half")):
         write(tree, {NATIVE_FUNCTIONS: text})
         git(tree, "commit", "--quiet", "--all", f"--message={title}")
-    series = stack(tree, tmp_path / "root")
+    series = whole_branch.read(tree, None, tmp_path / "home")
     assert isinstance(series.kind(NATIVE_FUNCTIONS), Whole)
     assert [operators(series, commit) for commit in series.commits] == [["twice"], ["half", "twice"]]
     assert main(["import", str(tree), str(tmp_path / "out")]) == 1
@@ -200,4 +194,5 @@ def test_a_branch_with_other_kernels_is_a_stack(
     for before, after in (("half(Tensor a)", "half(Tensor a, int n)"), ("structured: True", "device_guard: False")):
         write(tree, {NATIVE_FUNCTIONS: added.replace("half_cpu\n", "half_new\n").replace(before, after)})
         assert main(["--root", str(tmp_path / "root"), "--checkout", str(tree), "show"]) == 1
-        assert "changes or removes `" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "no longer has half, " in said or " changes whole.out beyond its `dispatch`" in said

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Tree
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
@@ -156,7 +157,7 @@ class Base(Small):
             texts[path] = texts[path].replace(before, after)
         changed = {path: texts[path] for path, _, _ in edits}
         write(self.tree, changed)
-        tree, work = Tree.of(self.tree, "main", self.base.version, "0" * 40), self.folder / "work"
+        tree, work = Tree.of(Checkout.open(self.tree), "main", self.base.version, "0" * 40), self.folder / "work"
         own = work / "changed"
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
         shutil.rmtree(own, ignore_errors=True)

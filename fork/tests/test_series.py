@@ -8,11 +8,12 @@ from pytest import raises
 from fork.errors import ForkError
 from fork.series import Series
 from fork.tests.tiny import stack
+from fork.weave.file_kinds import edited
 
 
 def listed(series: Series, pr: str) -> str:
     state = series.state(pr)
-    return "".join(f"{path} <- {state[path].relative_to(series.root)}\n" for path in state)
+    return "".join(f"{path} <- {edited(state[path]).relative_to(series.root)}\n" for path in state)
 
 
 def test_a_state_takes_each_path_from_the_nearest_pr_that_stores_it(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 import yaml
 
+from fork.checkout.whole_branch import Branch
 from fork.digest import digest
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
-from fork.series import Series
+from fork.series import Series, State
 from fork.upstream import NATIVE_FUNCTIONS
-from fork.weave.file_kinds import New
+from fork.weave.file_kinds import File, New
 
 # Settings by which the same program computes in another way.
 SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUCTOR_")
@@ -47,7 +48,7 @@ def machine(base: Base) -> bytes:
     return repr((sys.version, base.record_text, packages, processor, settings)).encode()
 
 
-def built(site: Path, base: Base, state: Mapping[str, Path]) -> bytes:
+def built(site: Path, base: Base, state: Mapping[str, File]) -> bytes:
     """The fork as a program sees it: its libraries, and the Python files that the state changes."""
     woven = {path: base.wheel_path(path) or base.new_path(path) for path in state}
     names = [name for name in woven.values() if name and name.endswith(".py")]
@@ -60,14 +61,14 @@ def built(site: Path, base: Base, state: Mapping[str, Path]) -> bytes:
     return contents({str(file.relative_to(site)): file for file in files})
 
 
-def contents(files: Mapping[str, Path]) -> bytes:
+def contents(files: Mapping[str, File]) -> bytes:
     """One name for all these files, as of a state."""
     return digest(
         *(part for name, file in sorted(files.items()) for part in (name.encode(), file.read_bytes()))
     ).encode()
 
 
-def beside(series: Series, state: Mapping[str, Path], text: str) -> dict[str, Path]:
+def beside(series: Series, state: Mapping[str, File], text: str) -> State:
     """The files of a state that a test, which runs in a folder with all that are new, names."""
 
     def named(path: Path) -> bool:
@@ -76,12 +77,12 @@ def beside(series: Series, state: Mapping[str, Path], text: str) -> dict[str, Pa
     return {path: file for path, file in series.of_kind(state, New).items() if named(Path(path))}
 
 
-def calls(series: Series, state: Mapping[str, Path], text: str) -> bool:
+def calls(series: Series, state: Mapping[str, File], text: str) -> bool:
     """Whether a test may reach what a state adds: its text has an operator of the stack.
 
     A stack of fragments and new files only adds. A branch may change what any test calls.
     """
-    if series.checkout or NATIVE_FUNCTIONS not in state:
+    if isinstance(series, Branch) or NATIVE_FUNCTIONS not in state:
         return True
     entries = yaml.safe_load(state[NATIVE_FUNCTIONS].read_text())
     operators = {re.split(r"[.(]", entry["func"])[0] for entry in entries}

@@ -15,6 +15,7 @@ from fork.errors import ForkError
 from fork.folders import BROUGHT, PROJECT
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave.file_kinds import File
 
 MAP = BROUGHT / "guide/map.yaml"
 GUIDE = BROUGHT / "guide/adding_an_operator.md"
@@ -105,7 +106,7 @@ def _kinds(native: str, operator: str) -> set[str]:
     return kinds
 
 
-def found(row: Row, state: Mapping[str, Path], operator: str) -> str | None:
+def found(row: Row, state: Mapping[str, File], operator: str) -> str | None:
     """Where a state has the row for an operator, as path:line."""
     for path, pattern in row.find.items():
         wanted = re.compile(pattern.replace("{op}", operator), re.MULTILINE)

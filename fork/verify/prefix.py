@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fork import process
+from fork.buildable import Buildable
 from fork.checkout.operators import operators
 from fork.digest import digest
 from fork.engine.build import Build, environment, python_folder
@@ -96,7 +97,7 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         variables |= os.environ | {"TORCH_FORK": str(base.site)}
         site = None
         if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
-            build = Build(series, commit, base, "auto", folder)
+            build = Build(Buildable(series, commit), base, "auto", folder)
             site = make(build).resolve()
             variables |= environment(site, python_folder(build.home, base.python) / "python")
         passed = Passed(folder / "check/passed.json")

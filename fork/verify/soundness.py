@@ -9,14 +9,15 @@ from pathlib import Path
 
 import yaml
 
+from fork.checkout.branch import STACK
 from fork.checkout.message import PART
+from fork.checkout.whole_branch import Branch
 from fork.engine.wheel.base import Base
 from fork.series import Series
 from fork.weave import base_path, pieces, weave_state
-from fork.weave.file_kinds import Fragment, New, Whole
+from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 
 SECTIONS = ("why", "how to review", "test plan")
-STACK = "Stack (oldest at bottom):"
 TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 OPTION = re.compile(r"\bOPTIONAL: ")
@@ -42,24 +43,37 @@ def files(series: Series) -> Iterator[str]:
     for path in series.anchors:
         if path not in introduced:
             yield f"{path}: it has an anchor, and no PR introduces it"
+    if not isinstance(series, Branch):
+        yield from _around(series, introduced)
+        yield from _stored(series, introduced)
+    for file in series.files():
+        name = _named(series, file)
+        if not file.read_bytes().endswith(b"\n") and not isinstance(series, Branch):
+            yield f"{name}: no newline at its end"
+        try:
+            if pieces.MARK.search(file.read_text()):
+                continue  # pieces that need not be whole statements or entries
+            if name.endswith(".py"):
+                ast.parse(file.read_text())
+            elif name.endswith(".yaml"):
+                yaml.safe_load(file.read_text())
+        except (SyntaxError, yaml.YAMLError) as error:
+            yield f"{name}: {' '.join(str(error).split())}"
+
+
+def _named(series: Series, file: File) -> str:
+    """A file's path from the top of the stack's folder, or of the checkout."""
+    top = series.checkout.path if isinstance(series, Branch) else series.root
+    return edited(file).relative_to(top).as_posix()
+
+
+def _around(series: Series, introduced: Mapping[str, int]) -> Iterator[str]:
+    """No file lies beside those of the stack."""
     for top in sorted({path.partition("/")[0] for path in introduced if "/" in path}):
         for file in sorted((series.root / top).rglob("*")):
             path = file.relative_to(series.root).as_posix()
             if file.is_file() and "__pycache__" not in path and path not in (*introduced, series.operator_tests):
                 yield f"{path}: no PR introduces it"
-    yield from _stored(series, introduced)
-    for file in series.files():
-        if not file.read_bytes().endswith(b"\n"):
-            yield f"{file.relative_to(series.root)}: no newline at its end"
-        try:
-            if pieces.MARK.search(file.read_text()):
-                continue  # pieces that need not be whole statements or entries
-            if file.suffix == ".py":
-                ast.parse(file.read_text())
-            elif file.suffix == ".yaml":
-                yaml.safe_load(file.read_text())
-        except (SyntaxError, yaml.YAMLError) as error:
-            yield f"{file.relative_to(series.root)}: {' '.join(str(error).split())}"
 
 
 def _stored(series: Series, introduced: Mapping[str, int]) -> Iterator[str]:
@@ -87,12 +101,11 @@ def descriptions(series: Series) -> Iterator[str]:
     """Each has its title, and nothing that git would cut; a PR's also its place in the stack, and every section."""
     prs = [pr.name for pr in series.prs]
     for one in series.outline():
-        file = series.description_file(one)
-        name = file.relative_to(series.root)
-        if not file.is_file():
+        said, name = series.said(one), series.description_file(one).relative_to(series.root)
+        if said is None:
             yield f"{name}: missing"
             continue
-        lines = file.read_text().splitlines()
+        lines = said.splitlines()
         headings = [line.lstrip("# ").lower() for line in lines if line.startswith("#")]
         if lines[:2] != [one.title, ""]:
             yield f"{name}: it does not begin with '{one.title}' and an empty line"
@@ -126,16 +139,17 @@ def options(series: Series) -> Iterator[str]:
 def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
     states = (series.state(commit) for commit in series.commits)
     theirs = {file for state in states for file in series.of_kind(state, Whole).values()}  # PyTorch's own words
-    files = {*series.files(), *map(series.description_file, series.outline())} - theirs
-    for file in sorted(filter(Path.is_file, files)):
-        lines = file.read_text().splitlines()
+    texts = {_named(series, file): file.read_text() for file in series.files() if file not in theirs}
+    said = {series.description_file(one).relative_to(series.root): series.said(one) for one in series.outline()}
+    for name, text in sorted((texts | {str(name): text or "" for name, text in said.items()}).items()):
+        lines = text.splitlines()
         for number, line in enumerate(lines, 1):
             if found := mark.search(line):
                 what = re.sub(r"^(TODO|OPTIONAL):", "", line[found.start() :].strip(" #/*")).strip()
                 begins = COMMENT.match(line)
-                if begins or file.suffix == ".md":
+                if begins or name.endswith(".md"):
                     what = _sentence(what, begins[0] if begins else "", lines[number:])
-                yield f"{file.relative_to(series.root)}:{number}: {what.partition('. ')[0].rstrip('.')}"
+                yield f"{name}:{number}: {what.partition('. ')[0].rstrip('.')}"
 
 
 def _sentence(what: str, begins: str, following: list[str]) -> str:
@@ -180,7 +194,7 @@ def absent(series: Series, base: Base) -> Iterator[str]:
 def copies(series: Series, site: Path) -> Iterator[str]:
     """Runs of lines that also stand in a row in a file of the base."""
     ours = {file: _telling(file.read_text()) for file in series.files()}
-    runs: dict[tuple[str, ...], tuple[Path, int]] = {}
+    runs: dict[tuple[str, ...], tuple[File, int]] = {}
     for file, lines in ours.items():
         for n in range(len(lines) - RUN + 1):
             texts = tuple(text for _, text in lines[n : n + RUN])
@@ -193,7 +207,7 @@ def copies(series: Series, site: Path) -> Iterator[str]:
             for n in range(len(lines) - RUN + 1):
                 hit = runs.pop(tuple(text for _, text in lines[n : n + RUN]), None)
                 if hit is not None:
-                    where = f"{hit[0].relative_to(series.root)}:{hit[1]}"
+                    where = f"{_named(series, hit[0])}:{hit[1]}"
                     yield f"{where}: {RUN} lines in a row as in {file.relative_to(site)}:{lines[n][0]}"
 
 

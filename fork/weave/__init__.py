@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-from fork.digest import digest
 from fork.errors import refuse_all
 from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.edit import Edit
-from fork.weave.file_kinds import Fragment, Kind, New, Place, Whole
+from fork.weave.file_kinds import File, Fragment, Kind, New, Place, Whole
+from fork.weave.merge import merged
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
     ".yaml": yamls.weave,
@@ -27,7 +27,7 @@ def weave(path: str, base: str, text: str, kind: Fragment | Whole) -> str:
 
 
 def weave_all(
-    state: Mapping[str, Path], anchors: Mapping[str, Fragment | Whole], read: Callable[[str], str | None]
+    state: Mapping[str, File], anchors: Mapping[str, Fragment | Whole], read: Callable[[str], str | None]
 ) -> dict[str, str]:
     """The text of every file of a state (`Series.state`), by its path in this base.
 
@@ -40,7 +40,7 @@ def weave_all(
 
 
 def weave_state(
-    state: Mapping[str, Path],
+    state: Mapping[str, File],
     anchors: Mapping[str, Fragment | Whole],
     read: Callable[[str], str | None],
     used: set[tuple[str, str]] | None = None,
@@ -82,9 +82,8 @@ def base_path(path: str, kind: Kind, read: Callable[[str], str | None]) -> str:
 def _weave(path: str, base: str, text: str, kind: Fragment | Whole) -> Edit:
     if isinstance(kind, Whole):
         edit = Edit(path, base, {})
-        if digest(base.encode()) != kind.digest:
-            edit.problem("the branch changes lines of it, and the base has another text than where the branch began")
-        edit.replace(0, len(base), text)
+        whole = merged(_bytes(text), kind.start, _bytes(base), path)
+        edit.replace(0, len(base), whole.decode(errors="surrogateescape"))
         return edit
     edit, text = Edit(path, base, kind.places), kind.served(text, base)
     weaver = pieces.weave if pieces.MARK.search(text) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)
@@ -92,6 +91,10 @@ def _weave(path: str, base: str, text: str, kind: Fragment | Whole) -> Edit:
     if not edit.insertions and not edit.problems:
         edit.problem("the fragment adds nothing to the base")
     return edit
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
 
 
 def _in_rst(fragment: Fragment) -> Fragment:

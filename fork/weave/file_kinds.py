@@ -1,10 +1,11 @@
-"""The kinds of files in a stack: new ones, fragments with their places in PyTorch's files, and rewrites of those."""
+"""The kinds of files in a stack: new ones, fragments with their places in PyTorch's files, and what replaces those."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 RELATIONS = ("after", "before", "last", "replaces")
@@ -32,15 +33,41 @@ def beside(above: Sequence[str], below: Sequence[str]) -> tuple[Place, ...]:
 
 
 @dataclass(frozen=True)
+class Held:
+    """A file of a state that lies in no folder of its own: what it holds, and the one that somebody edits."""
+
+    content: bytes = field(repr=False)
+    place: Path
+
+    def read_bytes(self) -> bytes:
+        return self.content
+
+    def read_text(self) -> str:
+        return self.content.decode(errors="surrogateescape")
+
+
+File = Path | Held
+
+
+def edited(file: File) -> Path:
+    """The file that somebody edits."""
+    return file.place if isinstance(file, Held) else file
+
+
+@dataclass(frozen=True)
 class New:
     """A file that PyTorch does not have."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A file that takes the place of PyTorch's, and the digest of the text that it replaces."""
+    """A file that takes the place of PyTorch's, of which this is the text where a branch began."""
 
-    digest: str
+    start: bytes = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        return self.start.decode(errors="surrogateescape")
 
 
 @dataclass(frozen=True)
@@ -68,13 +95,9 @@ class Fragment:
 Kind = New | Fragment | Whole
 
 
-def anchored(rules: Mapping[str, Any]) -> Fragment | Whole:
+def anchored(rules: Mapping[str, Any]) -> Fragment:
     """The kind of a file that has these rules below `anchors` in series.yaml."""
     places = places_of(rules)
-    if (whole := places.get("file", (Place("last"),))[0]).replaces:
-        if len(rules) > 1:
-            raise ValueError(f"`file: {whole}` is about the whole file, so no other anchor can stand beside it")
-        return Whole(whole.target)
     return Fragment(places, rules.get("older_path"), tuple(rules.get("only_if_base_has", "").split()))
 
 

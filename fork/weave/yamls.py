@@ -93,13 +93,17 @@ def changed(before: str, after: str) -> list[str]:
     return [schema for schema in old if schema in new and code(old[schema]) != code(new[schema])]
 
 
-def in_dispatch_alone(before: str, after: str) -> bool:
-    """Whether every entry that differs says the same beside its `dispatch`."""
+def lost_and_changed(before: str, after: str) -> tuple[list[str], list[tuple[str, int]]]:
+    """The operators whose entries are gone, and those that differ in more than their `dispatch`, each with its line."""
     lists = [entries(text) for text in (before, after)]
-    rest = (
-        [DISPATCH.sub("", "\n".join([*code(one[schema]), ""])) for one in lists] for schema in changed(before, after)
-    )
-    return all(old == new for old, new in rest)
+
+    def rest(schema: str) -> set[str]:
+        return {DISPATCH.sub("", "\n".join([*code(one[schema]), ""])) for one in lists}
+
+    lost = [schema.partition("(")[0] for schema in lists[0] if schema not in lists[1]]
+    others = [schema for schema in changed(before, after) if len(rest(schema)) > 1]
+    lines = (after.count("\n", 0, after.index(lists[1][schema])) + 1 for schema in others)
+    return lost, [(schema.partition("(")[0], line) for schema, line in zip(others, lines)]
 
 
 def code(entry: str) -> list[str]:

@@ -28,6 +28,8 @@ from torchgen.packaged.autograd.gen_python_functions import (
 from torchgen.selective_build.selector import SelectiveBuilder
 
 PACKAGED = Path(torchgen.__file__).parent / "packaged"
+# The base's headers, which need not lie beside this torchgen.
+SHIPPED = Path(os.environ["FORK_BASE"]) / "torch/include"
 
 # `aten` exists already in the base's libraries, so the stack adds a fragment to it.
 SCHEMA_TEMPLATE = """\
@@ -171,7 +173,7 @@ def _own_headers(aten: Path, autograd: Path) -> None:
 
     A wheel ships those headers for all of its own operators, or not at all.
     """
-    shipped = PACKAGED.parent.parent / "torch/include/ATen"
+    shipped = SHIPPED / "ATen"
     own = [
         path for path in aten.glob("*.h") if path.name == "RedispatchFunctions.h" or not (shipped / path.name).exists()
     ]
@@ -193,7 +195,7 @@ def _own_headers(aten: Path, autograd: Path) -> None:
 
 def _merge_overloads(ops: Path) -> None:
     """Puts the base's overloads of an operator in front of those that the stack adds to it, in each of its headers."""
-    shipped = PACKAGED.parent.parent / "torch/include/ATen/ops"
+    shipped = SHIPPED / "ATen/ops"
     for header in ops.glob("*_ops.h"):
         before = (shipped / header.name).read_text() if (shipped / header.name).is_file() else ""
         theirs, ours = (set(re.findall(r"^struct TORCH_API (\w+)", one, re.M)) for one in (before, header.read_text()))
@@ -210,7 +212,7 @@ def _merge_overloads(ops: Path) -> None:
 def _merge_plumbing(out: Path) -> None:
     """Adds what batch rules of the stack's operators are registered through to the base's header of such plumbing."""
     name = "ATen/VmapGeneratedPlumbing.h"
-    base = (PACKAGED.parent.parent / "torch/include" / name).read_text()
+    base = (SHIPPED / name).read_text()
     templates = (out / "aten/VmapGeneratedPlumbing.h").read_text()
     # A variant with `out` has none of it.
     first = templates.find("template <")

@@ -15,6 +15,11 @@ from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 
 
+def environment(base: Base, stage: Path) -> dict[str, str]:
+    """For a program that imports the torchgen of `stage`, and reads the headers of the base."""
+    return {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage), "FORK_BASE": str(base.site)}
+
+
 def run(
     base: Base,
     stage: Path,
@@ -36,7 +41,7 @@ def run(
         return made
     done.unlink(missing_ok=True)
     program = Path(__file__).with_name("generate.py")
-    variables = os.environ | {"PYTHONPATH": str(stage), "TORCH_FORK": str(stage), "FORK_KERNELS": json.dumps(kernels)}
+    variables = os.environ | environment(base, stage) | {"FORK_KERNELS": json.dumps(kernels)}
     ended = process.attempt([base.python, program, native, derivatives or "", made], env=variables)
     if ended.returncode:
         write(work, "generate.log", ended.stdout + ended.stderr)

@@ -126,7 +126,7 @@ def changed_list(base: Base, tree: Tree, path: str, text: str | None) -> tuple[s
     shipped = base.read(path) or ""
     if text is None:
         return shipped, {}
-    start, ours = (yamls.entries(one) for one in (tree.checkout.read_at(tree.since, path) or "", text))
+    start, ours = (yamls.entries(one) for one in (tree.start(path) or "", text))
     theirs, native = yamls.entries(shipped), yamls.entries(base.read(NATIVE_FUNCTIONS) or "")
     operators = {schema.partition("(")[0] for schema in native}
     found: dict[str, int] = {}

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fork.buildable import AUTOCAST
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.flags import HIDING
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.replace.search import Replacements
 from fork.tree import KERNEL, SOURCES
-
-AUTOCAST = "aten/src/ATen/autocast_mode.h"
+from fork.weave.file_kinds import File
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Job:
     """
 
     compiler: Compiler
-    sources: Mapping[str, Path]
+    sources: Mapping[str, File]
     toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
     replaced: Replacements = Replacements()

@@ -58,7 +58,7 @@ class Decision:
         declaring = {path for path, text in headers.items() if self._declares(path, text)}
         others = [path for path in headers if path not in declaring]
         for path in others:
-            before = self._tree.checkout.read_at(self._tree.since, path) or ""
+            before = self._tree.start(path) or ""
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED)
@@ -140,7 +140,7 @@ class Decision:
         formulas = all(path == header and file.as_posix().endswith(FORMULAS) for file, path in templates)
         if not templates or not formulas or passed_on or self._nodes is None:
             return False
-        change = redeclared(self._tree.checkout.read_at(self._tree.since, header) or "", text)
+        change = redeclared(self._tree.start(header) or "", text)
         if change.other:
             self._refuse(Refusal.NAMELESS, place=f"{header}:{change.other[1]}", what=change.other[0])
         programs = [file for file in self._libraries.generators if file.suffix == ".py"]

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import platform
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fork.checkout.git import Checkout
 from fork.checkout.operators import altered
 from fork.checkout.release_tree import Tree
-from fork.cpp.scan import lines
 from fork.engine.binary.libraries import Libraries
 from fork.engine.build import Build
-from fork.engine.compile import sanitizers, submodules
-from fork.engine.compile.compiler import Compiler
-from fork.engine.compile.device import LISTS as BINDINGS
-from fork.engine.compile.device import STAYS, Device, named
-from fork.engine.compile.flags import Flags
-from fork.engine.compile.toolchain import Toolkit, instruction_sets
+from fork.engine.compile.device import STAYS
+from fork.engine.compile.workshop import Workshop
 from fork.engine.generate.kernels import kernels_of
 from fork.engine.generate.nodes import HEADER, STRUCT, Nodes, changed_list
 from fork.engine.replace.search import Replacements, Search
@@ -27,60 +20,34 @@ from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
-from fork.series import Series
 from fork.tree import HEADERS, KERNEL, SOURCES, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave.file_kinds import Whole
-from fork.weave.unweave import LISTS
 from fork.weave.yamls import entries
 
 
-def changed_texts(series: Series, state: Mapping[str, Path]) -> dict[str, str]:
-    """The text of each file that the branch has in the place of PyTorch's, but for those with other comments alone."""
-    texts = {path: file.read_text() for path, file in series.of_kind(state, Whole).items()}
-    if not texts or series.checkout is None or series.since is None:
-        return texts
-    checkout = Checkout.open(series.checkout)
-    before = {path: checkout.read_at(series.since, path) or "" for path in texts}
-    return {path: text for path, text in texts.items() if path in LISTS or lines(text) != lines(before[path])}
-
-
 def replace_sources(
-    build: Build, stage: Path, state: Mapping[str, Path], toolkit: Toolkit | None, chosen: str, planned: bool = False
+    build: Build, stage: Path, changed: Mapping[str, str], tree: Tree, workshop: Workshop, planned: bool = False
 ) -> Replacements:
     """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs.
 
-    `chosen` says why there is no toolkit for the GPU, or which. With `planned`, it tells this and compiles nothing.
+    `changed` has the text of each file. With `planned`, it tells what would be compiled and compiles nothing.
     """
-    texts = changed_texts(build.series, state)
-    base, work = build.base, build.home / "work"
-    gpu = base.cuda is not None and build.cuda != "off"
-    for path in filter(on_device, list(texts) if base.cuda and not gpu else []):
+    base, work, texts = build.base, build.home / "work", dict(changed)
+    for path in filter(on_device, list(texts) if base.cuda and not tree.device else []):
         print(f"left out {path}: {STAYS}", flush=True)
         del texts[path]
     if not texts:
         return Replacements()
-    assert build.series.checkout is not None and build.series.since is not None
-    tree = Tree.of(build.series.checkout, build.series.since, base.version, base.probe.commit, gpu)
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
     headers = {path: text for path, text in texts.items() if path.endswith(HEADERS)}
     own = _headers(base, tree, headers, work, stage)
     nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
     kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
-    libraries = Libraries(base, work, gpu)
-    lists = tree.checkout.read_at(tree.release, BINDINGS) or ""
-    listed = (frozenset(named(lists, library)) for library in ("libtorch_python", "libtorch_cuda"))
-    device = Device(base, toolkit, chosen, *listed)
+    libraries = Libraries(base, work, tree.device)
     before = [work / "headers", *generated(work)]
-    behind = submodules.behind(base, tree.checkout.path, work, device.includes())
-    capabilities = instruction_sets(base.torch, platform.machine())
     fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
-    words = sanitizers.flags(build.sanitize)
-    compilers = [
-        Compiler(Flags(base, work, capabilities, front, behind, device), build.folder / "ccache", words=words)
-        for front in fronts
-    ]
+    compilers = [workshop.compiler(front) for front in fronts]
     search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, nodes, kernels)
     sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, KERNEL))}
     for path in list(sources):
@@ -89,8 +56,8 @@ def replace_sources(
         if tree.elsewhere(path) and not libraries.has_source(path):
             print(f"left out {path}: torch {base.version} was built without it", flush=True)
             del sources[path]
-        elif path.endswith(".cu") and not toolkit:
-            raise ForkError(Refusal.NO_NVCC.of(path=path, cuda=chosen))
+        elif path.endswith(KERNEL) and not workshop.toolkit:
+            raise ForkError(Refusal.NO_NVCC.of(path=path, cuda=workshop.chosen))
     return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 
@@ -125,14 +92,14 @@ def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) 
     return nodes
 
 
-def added_entries(build: Build, path: str, file: Path) -> Path | None:
+def added_entries(build: Build, path: str, start: str, text: str) -> Path | None:
     """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
-    added, folder = entries(altered(build.series, path, file.read_text(), added=True)), build.home / "work/added"
+    added, file = entries(altered(start, text, added=True)), build.home / "work/added" / Path(path).name
     if path == DERIVATIVES:
         native = {schema.partition("(")[0] for schema in entries(build.base.read(NATIVE_FUNCTIONS) or "")}
         added = {schema: entry for schema, entry in added.items() if schema.partition("(")[0] not in native}
-    write(folder, file.name, "".join(added.values()))
-    return folder / file.name if added else None
+    write(file.parent, file.name, "".join(added.values()))
+    return file if added else None
 
 
 def generated(work: Path) -> list[Path]:

@@ -24,6 +24,7 @@ from fork import process
 from fork.digest import digest
 from fork.errors import ForkError
 from fork.lock import alone
+from fork.tree import Kind, kind_of
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -136,11 +137,17 @@ class Base:
         return (self.site / shipped).read_text() if shipped else None
 
     def new_path(self, upstream: str) -> str | None:
-        """Where a wheel would ship a header or a Python file that the stack adds, None if nowhere."""
+        """Where a wheel would ship a file that the stack adds, None if nowhere: headers, Python, and what it has the
+        like of beside it."""
+        kind = kind_of(upstream)
         for source, shipped in WHEEL_FOLDERS:
-            suffixes = (".h", ".hpp", ".cuh") if "include" in shipped else (".py",)
-            if upstream.startswith(source) and upstream.endswith(suffixes):
-                return shipped + upstream[len(source) :]
+            path = shipped + upstream.removeprefix(source)
+            if upstream.startswith(source) and ("include" in shipped) == (kind is Kind.HEADER):
+                folder = (self.site / path).parent
+                if kind in (Kind.HEADER, Kind.PYTHON, Kind.PROGRAM) or (
+                    kind is Kind.DATA and any(folder.glob(f"*{PurePosixPath(path).suffix}"))
+                ):
+                    return path
         return None
 
     def nearest(self, upstream: str) -> str | None:

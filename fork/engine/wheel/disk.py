@@ -38,6 +38,11 @@ def copy(base: Base, site: Path, store: Path) -> None:
             (site / companion).symlink_to(base.site / companion)
 
 
+def copy_generators(base: Base, site: Path) -> None:
+    """Of the base, PyTorch's generators alone: all that a plan runs."""
+    shutil.copytree(base.site / "torchgen", site / "torchgen", ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def _link_all(source: Path, target: Path) -> None:
     """A folder of hard links to another's files; `cp` takes a tenth of the time that Python does."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +103,7 @@ def write(site: Path, path: str, text: str | bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(target.name + ".part")
     part.unlink(missing_ok=True)
-    part.write_bytes(text.encode() if isinstance(text, str) else text)
+    part.write_bytes(text.encode(errors="surrogateescape") if isinstance(text, str) else text)
     part.replace(target)
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fork.digest import digest, tool_files
 from fork.engine.wheel import disk
-from fork.engine.wheel.base import Base
+from fork.engine.wheel.base import PACKAGES, Base
 from fork.errors import ForkError
-from fork.series import Series
+from fork.series import Commit, Series
+from fork.tree import Fate, Kind, kind_of
 from fork.weave import weave_all
-from fork.weave.file_kinds import Fragment, Kind, New
+from fork.weave.file_kinds import File, Fragment, New, Whole
+from fork.weave.merge import merged
 
 
-def write_woven(base: Base, series: Series, state: Mapping[str, Path], stage: Path, work: Path) -> list[str]:
+def write_woven(base: Base, series: Series, commit: Commit, stage: Path, work: Path) -> list[str]:
     """Writes the state's files that a wheel ships into `stage`, and headers into `work` too; returns their paths.
 
     C++ sources are compiled instead, and what a wheel does not ship, such as documentation, is left out.
     """
+    state = series.state(commit)
     woven = series.of_kind(state, New, Fragment)
     inside = {path: file for path, file in woven.items() if _has_room(base, series.kind(path), path)}
-    base.check({*filter(None, map(base.wheel_path, inside)), *disk.edited_base(base)})
+    base.check({*filter(None, map(base.wheel_path, (*inside, *series.of_kind(state, Whole)))), *disk.edited_base(base)})
     headers, wanted = work / "headers", set()
     for path, text in _weave(base, series, inside, work / "woven").items():
         shipped = base.wheel_path(path) or base.new_path(path)
@@ -35,18 +38,41 @@ def write_woven(base: Base, series: Series, state: Mapping[str, Path], stage: Pa
     for header in headers.rglob("*.*"):
         if header not in wanted:
             header.unlink()
-    return list(inside)
+    return [*inside, *_write_whole(base, series, state, stage), *_take_away(base, series.gone(commit), stage)]
 
 
-def _has_room(base: Base, kind: Kind, path: str) -> bool:
+def _write_whole(base: Base, series: Series, state: Mapping[str, File], stage: Path) -> Iterator[str]:
+    """What a branch changes of the files that are installed as they are, with what else the release has in them."""
+    for path, file in series.of_kind(state, Whole).items():
+        kind, whole, shipped = kind_of(path), series.kind(path), base.wheel_path(path)
+        if not kind or kind.fate is not Fate.INSTALLED or not isinstance(whole, Whole):
+            continue
+        if shipped is None:
+            print(f"left out {path}: torch {base.version} does not ship it", flush=True)
+            continue
+        disk.write(stage, shipped, merged(file.read_bytes(), whole.start, (base.site / shipped).read_bytes(), path))
+        yield path
+
+
+def _take_away(base: Base, gone: frozenset[str], stage: Path) -> Iterator[str]:
+    for path in sorted(gone):
+        if shipped := base.wheel_path(path):
+            (stage / shipped).unlink(missing_ok=True)
+            yield path
+
+
+def _has_room(base: Base, kind: New | Fragment | Whole, path: str) -> bool:
     new = isinstance(kind, New)
     shipped = base.wheel_path(path) or (base.new_path(path) if new else None)
     if shipped is None and not new and (like := base.nearest(path)):
         raise ForkError(f"{path} has an anchor, and torch {base.version} has no such file: did you mean {like}?")
-    return shipped is not None and not path.endswith((".cpp", ".cu"))
+    found = kind_of(path)
+    if shipped is None and new and found and found.fate is Fate.INSTALLED and path.startswith(PACKAGES):
+        print(f"left out {path}: torch {base.version} ships no such file", flush=True)
+    return shipped is not None and found not in (Kind.SOURCE, Kind.KERNEL)
 
 
-def _weave(base: Base, series: Series, state: Mapping[str, Path], remembered: Path) -> dict[str, str]:
+def _weave(base: Base, series: Series, state: Mapping[str, File], remembered: Path) -> dict[str, str]:
     """The woven text of each path; one that was made before of the same parts is read again, which saves seconds."""
     always = [
         *(file.read_bytes() for file in tool_files() if {"cpp", "weave"} & {*file.parts}),
@@ -58,7 +84,7 @@ def _weave(base: Base, series: Series, state: Mapping[str, Path], remembered: Pa
     }
     known = {path: remembered / name for path, name in made_of.items() if (remembered / name).is_file()}
     fresh = weave_all({path: file for path, file in state.items() if path not in known}, series.anchors, base.read)
-    texts = {path: known[path].read_text() if path in known else fresh[path] for path in state}
+    texts = {path: known[path].read_text(errors="surrogateescape") if path in known else fresh[path] for path in state}
     for path, text in fresh.items():
         disk.write(remembered, made_of[path], text)
     for file in remembered.glob("*"):
