@@ -57,7 +57,7 @@ def parser_of(words: list[str]) -> Parser:
     """The parser of a command line; of the commands it knows the options of those that the line names."""
     parser = Parser(
         prog="fork",
-        description="Turns a stack of PRs into a PyTorch that runs.",
+        description="Turns a branch of PyTorch, or a stack of PRs, into a PyTorch that runs.",
         formatter_class=argparse.RawDescriptionHelpFormatter,  # The other one breaks paths.
     )
     parser.words = words

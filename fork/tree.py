@@ -101,6 +101,8 @@ RULES: tuple[tuple[Kind, str], ...] = (
 PATTERNS = [(kind, re.compile(pattern)) for kind, pattern in RULES]
 # What a library of a wheel for Linux may have all the same, as Module.cpp of torch/csrc/mps: the library tells.
 ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|coreml|test|tests|bench|benchmarks?)/")
+# What PyTorch's build has by a setting that no wheel for Linux on x86-64 needs to have: the library tells, too.
+BY_A_SETTING = re.compile(r"/(?:model_tracer|nnapi|xnnpack|kleidiai)/|_(?:xpu|sve)\.(?:cpp|cc)$")
 DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/")  # TorchScript's way to a fuser is libtorch_cpu's
 
 

@@ -20,7 +20,7 @@ from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
-from fork.tree import HEADERS, KERNEL, SOURCES, on_device
+from fork.tree import BY_A_SETTING, HEADERS, KERNEL, SOURCES, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.yamls import entries
 
@@ -53,7 +53,7 @@ def replace_sources(
     for path in list(sources):
         if late := libraries.late(path):
             raise ForkError(Refusal.LATE_LIBRARY.of(path=path, library=late))
-        if tree.elsewhere(path) and not libraries.has_source(path):
+        if (tree.elsewhere(path) or BY_A_SETTING.search(path)) and not libraries.has_source(path):
             print(f"left out {path}: torch {base.version} was built without it", flush=True)
             del sources[path]
         elif path.endswith(KERNEL) and not workshop.toolkit:
