@@ -9,14 +9,15 @@ import yaml
 
 from fork.cpp.difference import hunks
 from fork.errors import ForkError
+from fork.tree import C_SOURCE, HEADERS, KERNEL, SOURCES
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
 from fork.weave.edit import Spots, line_starts
 from fork.weave.file_kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
-COMPILED = (".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".mm", ".metal")
-SOURCES = (".c", ".cc", ".cpp", ".cu", ".mm")
+OF_ITS_OWN = (*SOURCES, C_SOURCE, KERNEL, ".mm")
+COMPILED = (*OF_ITS_OWN, *HEADERS, ".metal")
 LISTS = (NATIVE_FUNCTIONS, "tools/autograd/derivatives.yaml")
 
 Inverse = Callable[[str, str], tuple[str, Spots] | None]
@@ -32,7 +33,7 @@ def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Fra
 
     First by the structure of the file, then by its lines; whatever is found has been woven back.
     """
-    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state, path.endswith(SOURCES)) for state in states):
+    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state, path.endswith(OF_ITS_OWN)) for state in states):
         return None
     by_structure = INVERSES.get(PurePosixPath(path).suffix, lines.unweave)
     for inverse in (by_structure, _by_lines(path)):
@@ -121,7 +122,7 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     """Why `unweave` found nothing: lines of the branch, each with what it does; none where all could be told."""
     if path.endswith(COMPILED):
-        return cpp_inverse.strange(base, woven, path.endswith(SOURCES))
+        return cpp_inverse.strange(base, woven, path.endswith(OF_ITS_OWN))
     old, new = base.splitlines(), woven.splitlines()
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
@@ -145,7 +146,7 @@ def additions(path: str, base: str, woven: str) -> str:
     starts = line_starts(base)
     added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
     if path.endswith(COMPILED):
-        added = [(gain.at, gain.text) for gain in cpp_inverse.kept(base, woven, path.endswith(SOURCES))]
+        added = [(gain.at, gain.text) for gain in cpp_inverse.kept(base, woven, path.endswith(OF_ITS_OWN))]
     text = base
     for at, block in reversed(added):
         text = text[:at] + block + text[at:]
