@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest import CaptureFixture, fixture, mark, raises
+from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
 
 from fork.buildable import Buildable
 from fork.checkout import whole_branch
 from fork.checkout.whole_branch import Branch
+from fork.engine.build import Build
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, NothingToBuild
@@ -16,6 +17,7 @@ from fork.tests.helpers import Tool, commit, committed, git, write
 from fork.tests.test_tree import PATHS
 from fork.tests.tiny import UPSTREAM
 from fork.tree import Fate, Kind, kind_of
+from fork.verify import prefix
 from fork.weave.merge import merged
 
 CROSS, OTHER = "aten/src/ATen/native/Cross.cpp", "aten/src/ATen/native/Other.cpp"
@@ -129,6 +131,23 @@ def test_what_becomes_of_every_kind_of_path(tree: Path, kind: Kind) -> None:
         elif path in taken:
             assert (f"{path}: {kind.says}" in told) == (kind.fate is Fate.LEFT_OUT or kind is Kind.PROGRAM)
     assert set(taken) <= {*paths, *UPSTREAM} and all(map(kind_of, taken))
+
+
+def test_check_builds_a_commit_that_changes_a_source_alone(tree: Path, monkeypatch: MonkeyPatch) -> None:
+    """A wheel has no file of it; a commit that changes no part of a wheel runs on the wheel."""
+    commit(tree, {"run.sh": "#!/bin/sh\nexit\n"}, "Change nothing")
+    commit(tree, {CROSS: SOURCE.replace("return 2", "return 3")}, "Change two")
+    built: list[str] = []
+
+    def make(build: Build) -> Path:
+        built.append(build.commit.name)
+        return build.base.site
+
+    monkeypatch.setattr(prefix, "make", make)
+    found = read(tree)
+    for one in found.commits:
+        prefix.build_and_test(found, one, tree.parent / "folder")
+    assert built == ["change-two"]
 
 
 def test_entries_of_a_list_that_a_build_cannot_take(tree: Path, tool: Tool) -> None:

@@ -15,12 +15,14 @@ from pathlib import Path
 from fork import process
 from fork.buildable import Buildable
 from fork.checkout.operators import operators
+from fork.checkout.whole_branch import Branch
 from fork.digest import digest
 from fork.engine.build import Build, environment, python_folder
 from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
+from fork.errors import NothingToBuild
 from fork.folders import BROUGHT
 from fork.lock import alone
 from fork.series import Commit, Series
@@ -96,8 +98,8 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         variables = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
         variables |= os.environ | {"TORCH_FORK": str(base.site)}
         site = None
-        if any(base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in state):
-            build = Build(Buildable(series, commit), base, "auto", folder)
+        if wanted := _buildable(series, commit, base):
+            build = Build(wanted, base, "auto", folder)
             site = make(build).resolve()
             variables |= environment(site, python_folder(build.home, base.python) / "python")
         passed = Passed(folder / "check/passed.json")
@@ -114,6 +116,17 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         record = json.dumps(asdict(result) | {"files": passing.contents(state).decode()}, indent=1)
         disk.write(folder / "check", f"{commit.name}.json", record)
         return result
+
+
+def _buildable(series: Series, commit: Commit, base: Base) -> Buildable | None:
+    """What of a prefix a program can see; a branch changes sources, too, of which a wheel has no file."""
+    shipped = (base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in series.state(commit))
+    if not isinstance(series, Branch) and not any(shipped):
+        return None
+    try:
+        return Buildable(series, commit)
+    except NothingToBuild:
+        return None
 
 
 def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: Path) -> Iterator[Test]:
