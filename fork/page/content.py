@@ -101,7 +101,13 @@ def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
     earlier = series.state(series.commits[place - 1]).get(path) if place else None
     now = series.state(commit).get(path)
     kind = series.kind(path)
-    shipped = kind.text if isinstance(kind, Whole) else None if isinstance(kind, New) else base.read(path)
+    shipped = (
+        kind.start.decode(errors="replace")
+        if isinstance(kind, Whole)
+        else None
+        if isinstance(kind, New)
+        else base.read(path)
+    )
     where, whole = series.where(commit, path), isinstance(kind, New) or shipped is not None
     gone = path in series.gone(commit)
     if not whole:
@@ -110,7 +116,7 @@ def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
     def side(file: File | None) -> str:
         if file is None:
             return shipped or ""
-        text = file.read_text()
+        text = file.read_bytes().decode(errors="replace")
         return weave(path, shipped, text, kind) if isinstance(kind, Fragment) and shipped is not None else text
 
     return Change(path, series.mark(commit, path), where, side(earlier), "" if gone else side(now), whole)

@@ -68,6 +68,21 @@ def test_python_and_data_are_installed_where_the_wheel_has_them(tree: Path, caps
     assert found.gone(found.find()) == {PYTHON, RENAMED}
 
 
+def test_patches_and_pages_have_what_is_gone_and_what_is_no_text(tree: Path, tmp_path: Path, tool: Tool) -> None:
+    git(tree, "rm", "--quiet", PYTHON)
+    git(tree, "mv", RENAMED, "torch/utils/throughput.py")
+    (tree / "torch/utils/blob.bin").write_bytes(b"a\0\xff")
+    commit(tree, {}, "Change much")
+    words = ("--root", tmp_path / "root", "--checkout", tree)
+    assert f"   - {PYTHON}\n" in tool(*words, "show").out
+    tool(*words, "show", "1", "--html", tmp_path / "page.html")
+    assert "torch/utils/blob.bin" in (tmp_path / "page.html").read_text()
+    tool(*words, "export", tree, tmp_path / "patches")
+    git(tree, "switch", "--quiet", "--create", "again", "v2.13.0")
+    git(tree, "am", "--quiet", *map(str, (tmp_path / "patches").glob("*.patch")))
+    assert git(tree, "rev-parse", "again^{tree}") == git(tree, "rev-parse", "mine^{tree}")
+
+
 def test_a_branch_that_only_removes_has_something_to_build(tree: Path) -> None:
     git(tree, "rm", "--quiet", PYTHON)
     Buildable(found := read(tree), found.find())
