@@ -53,7 +53,6 @@ def test_an_option_that_is_not_there(name: str, capsys: pytest.CaptureFixture[st
         ("checks.fuzz --seconds nan", "argument --seconds: 'nan' is not a number of seconds above 0"),
         ("checks.fuzz --seed -1", "argument --seed: '-1' is not a whole number of 0 or more"),
         ("checks.fuzz --context moon", "argument --context: invalid choice: 'moon'"),
-        ("checks.cpu.big --rows few", "argument --rows: 'few' is not a whole number of 2 or more"),
         ("checks.cpu.concurrent", "the following arguments are required: name"),
         ("checks.memory.programs nothing", "invalid choice: 'nothing'"),
         ("checks.mutants.trial nothing", "no mutant with a switch is called 'nothing'"),

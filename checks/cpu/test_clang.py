@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from checks import ROOT
-from checks.built import built
+from checks.built import built, run
 from fork import process
-from fork.engine.build import environment
 
 OPENMP = ["clang++", "-fopenmp", "-fsyntax-only", "-include", "omp.h", "-x", "c++", "/dev/null"]
 TESTS = "17x5x33 or 129x70x90 or 304x64x64 or many_threads or deterministic"
@@ -36,7 +33,5 @@ assert "libomp" not in open("/proc/self/maps").read()
 def test_a_fork_compiled_by_clang(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "clang++")
     site = built("off", ROOT / "build/clang")
-    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
     for words in (["-c", THREADS], ["-m", "pytest", "-q", "test/test_attn_kernels.py", "-k", TESTS]):
-        done = subprocess.run([sys.executable, *words], env=variables, cwd=ROOT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run(sys.executable, *words, site=site)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from checks import ROOT
-from checks.built import built
-from fork.engine.build import environment
+from checks.built import built, run
 
 pytestmark = pytest.mark.long
 LIMIT = 240
@@ -23,20 +21,15 @@ def site() -> Path:
     return built()
 
 
-def run(site: Path, *words: str | Path, **settings: str) -> None:
-    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive", **settings}
-    done = subprocess.run(words, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("name", ["threads", "forks", "workers"])
 def test_at_once(site: Path, name: str) -> None:
-    run(site, sys.executable, "-m", "checks.cpu.concurrent", name)
+    run(sys.executable, "-m", "checks.cpu.concurrent", name, site=site, seconds=LIMIT)
 
 
 @pytest.mark.parametrize("setting", [{"OMP_THREAD_LIMIT": "1"}, {"OMP_DYNAMIC": "true"}], ids=lambda x: next(iter(x)))
 def test_fewer_threads_than_are_asked_for(site: Path, setting: dict[str, str]) -> None:
-    run(site, sys.executable, "-m", "checks.cpu.concurrent", "fewer", TORCH_ATTN_KERNELS="1", **setting)
+    words = (sys.executable, "-m", "checks.cpu.concurrent", "fewer")
+    run(*words, site=site, seconds=LIMIT, variables={"TORCH_ATTN_KERNELS": "1", **setting})
 
 
 def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
@@ -53,6 +46,6 @@ def test_inside_of_a_parallel_loop(site: Path, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text("\n".join(lines) + "\n")
     prefix, compiler = site / "torch/share/cmake", shutil.which("c++") or "g++"
     configure = ("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
-    run(site, *configure, f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release")
-    run(site, "cmake", "--build", tmp_path / "build")
-    run(site, tmp_path / "build/nested")
+    run(*configure, f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release", site=site)
+    run("cmake", "--build", tmp_path / "build", site=site)
+    run(tmp_path / "build/nested", site=site, seconds=LIMIT)

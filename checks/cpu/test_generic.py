@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bench.attn.cpu.processes import GENERIC
-from checks import ROOT
-from checks.built import built
-from fork.engine.build import environment
+from checks.built import run
 
 # The operators that attn and its backward call on the CPU, and by a backend that has no kernels of its own.
 PROGRAM = """
@@ -39,8 +35,5 @@ print(json.dumps([forward, backward]))
 
 @pytest.mark.parametrize("kernels", [GENERIC, {"TORCH_ATTN_KERNELS": "1"}])
 def test_commit_1_is_what_its_column_measures(kernels: dict[str, str]) -> None:
-    variables = environment(built(), Path(sys.executable)) | kernels
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=variables, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for cpu, generic in json.loads(done.stdout.splitlines()[-1]):
+    for cpu, generic in json.loads(run(sys.executable, "-c", PROGRAM, variables=kernels).splitlines()[-1]):
         assert "aten::mm" in generic and (cpu == generic) == (kernels == GENERIC)

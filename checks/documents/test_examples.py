@@ -11,20 +11,13 @@ from pathlib import Path
 import pytest
 
 from checks import ROOT
-from checks.built import built
+from checks.built import built, run
 from fork.engine.build import environment
 
 
 @pytest.fixture(scope="module")
 def site() -> Path:
     return built()
-
-
-def run(site: Path, *words: str | Path) -> str:
-    variables = environment(site, Path(sys.executable))
-    done = subprocess.run(list(map(str, words)), env=variables, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def shape(printed: str) -> str:
@@ -34,7 +27,7 @@ def shape(printed: str) -> str:
 
 
 def test_the_example_learns(site: Path) -> None:
-    printed = run(site, sys.executable, "examples/attn.py")
+    printed = run(sys.executable, "examples/attn.py", site=site)
     assert str(site) in printed and "250 steps" in printed
     assert shape(printed) in shape((ROOT / "README.md").read_text()), "the README shows other lines"
 
@@ -47,14 +40,14 @@ def test_a_layer_of_heads_trains_everywhere(site: Path) -> None:
         "torch.testing.assert_close(compiled, eager, rtol=1e-3, atol=1e-4)\n"
         "assert all(x[-1] < 0.05 * x[0] for x in (eager, train(dtype=torch.bfloat16)))"
     )
-    run(site, sys.executable, "-c", code)
+    run(sys.executable, "-c", code, site=site)
 
 
 @pytest.mark.long
 def test_four_processes_train_the_same_layer(site: Path) -> None:
-    alone = run(site, sys.executable, "examples/heads.py").splitlines()
+    alone = run(sys.executable, "examples/heads.py", site=site).splitlines()
     words = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    shared = run(site, *words, "examples/heads.py").splitlines()
+    shared = run(*words, "examples/heads.py", site=site).splitlines()
     assert (alone[0], shared[0]) == ("4 heads; processes: 1", "4 heads; processes: 4")
     assert alone[1] == shared[1]
 
@@ -63,18 +56,10 @@ def test_four_processes_train_the_same_layer(site: Path) -> None:
 def test_a_cpp_program_finds_the_operator_through_cmake(site: Path, tmp_path: Path) -> None:
     prefix = site / "torch/share/cmake"
     compiler = shutil.which("c++") or "g++"
-    run(
-        site,
-        "cmake",
-        "-S",
-        "examples/cpp",
-        "-B",
-        tmp_path,
-        f"-DCMAKE_PREFIX_PATH={prefix}",
-        f"-DCMAKE_CXX_COMPILER={compiler}",
-    )
-    run(site, "cmake", "--build", tmp_path)
-    assert "output [64, 4], attn [64, 64]" in run(site, tmp_path / "attn_example")
+    configure = ("cmake", "-S", "examples/cpp", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(*configure, f"-DCMAKE_CXX_COMPILER={compiler}", site=site)
+    run("cmake", "--build", tmp_path, site=site)
+    assert "output [64, 4], attn [64, 64]" in run(tmp_path / "attn_example", site=site)
 
 
 @pytest.mark.long
@@ -93,7 +78,7 @@ def test_type_checkers_know_the_named_outputs(site: Path, tmp_path: Path) -> Non
 
 
 def test_its_help_says_what_it_computes(site: Path) -> None:
-    printed = run(site, sys.executable, "-c", "import torch; help(torch.attn)")
+    printed = run(sys.executable, "-c", "import torch; help(torch.attn)", site=site)
     assert "tanh" in printed and "(*, M, D)" in printed and "Example" in printed
 
 
@@ -104,4 +89,4 @@ def test_it_is_in_op_db_and_in_the_return_types(site: Path) -> None:
         "x = torch.ones(1, 1)\nleaves, spec = torch.utils._pytree.tree_flatten(torch.attn(x, x, x))\n"
         "print(len(leaves), torch.utils._pytree.tree_unflatten(leaves, spec).__class__ is torch.return_types.attn)"
     )
-    assert run(site, sys.executable, "-c", code).split() == ["1", "2", "True"]
+    assert run(sys.executable, "-c", code, site=site).split() == ["1", "2", "True"]

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from checks import ROOT
-from checks.built import built
+from checks.built import run
 from checks.fuzz import __main__ as fuzz
 from checks.fuzz import case as drawing
 from checks.fuzz.case import DTYPES, Case
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import check, composition
-from fork.engine.build import environment
 
 SECONDS = 20
 
@@ -28,15 +24,8 @@ SECONDS = 20
 @pytest.mark.long
 @pytest.mark.parametrize("capability", ["default", "avx2", "native"])
 def test_nothing_is_wrong(capability: str) -> None:
-    site = built()
-    # Threads that wait without work must not take the processor from those that have some.
-    variables = environment(site, Path(sys.executable)) | {"OMP_WAIT_POLICY": "passive"}
-    if capability != "native":
-        variables["ATEN_CPU_CAPABILITY"] = capability
-    command = [sys.executable, "-m", "checks.fuzz", "--seconds", str(SECONDS)]
-    done = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "none wrong" in done.stdout
+    chosen = {} if capability == "native" else {"ATEN_CPU_CAPABILITY": capability}
+    assert "none wrong" in run(sys.executable, "-m", "checks.fuzz", "--seconds", str(SECONDS), variables=chosen)
 
 
 class WithoutConj(torch.autograd.Function):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
 from checks import ROOT
+from fork import process
 from fork.errors import ForkError
 
 TABLE = Path(__file__).parent / "table.yaml"
@@ -63,6 +64,25 @@ def mutated(text: str, mutant: Mutant) -> str:
     """The file's text with this mutation alone."""
     start, end = mutant.place(text)
     return text[:start] + mutant.new + text[end:]
+
+
+def project() -> dict[str, bytes]:
+    """The contents of its files by their paths, of those that git does not know yet too."""
+    listed = process.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], "git ls-files failed", cwd=ROOT)
+    return {path: (ROOT / path).read_bytes() for path in listed.split("\0") if path and (ROOT / path).is_file()}
+
+
+def fill(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Brings a copy of the project up to date; what has its content stays, so that nothing is compiled again for it."""
+    for path, content in contents.items():
+        file = folder / path
+        if not file.is_file() or file.read_bytes() != content:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+    for top in {path.partition("/")[0] for path in contents if "/" in path}:
+        for left in (folder / top).rglob("*"):
+            if left.is_file() and left.relative_to(folder).as_posix() not in contents and left.suffix != ".pyc":
+                left.unlink()
 
 
 def with_switches(text: str, mutants: Sequence[Mutant]) -> str:

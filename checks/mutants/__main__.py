@@ -11,8 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from checks import ROOT
-from checks.mutants import Mutant, mutated, table, with_switches
-from fork import process
+from checks.mutants import Mutant, fill, mutated, project, table, with_switches
 from fork.arguments import Parser, status
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
@@ -20,17 +19,9 @@ from fork.errors import ForkError
 COPY = ROOT / "build/mutants"
 
 
-def write(path: Path, content: bytes) -> None:
-    """Writes a file unless it has this content, so that nothing is compiled again for it."""
-    if not path.is_file() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-
-
 def copy(mutants: Sequence[Mutant]) -> None:
     """Brings the copy of the project up to date, with every mutation behind its switch."""
-    listed = process.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], "git ls-files failed", cwd=ROOT)
-    contents = {path: (ROOT / path).read_bytes() for path in listed.split("\0") if path and (ROOT / path).is_file()}
+    contents = project()
     for file, group in groupby(mutants, lambda mutant: mutant.file):
         here = list(group)
         text = contents[file].decode()
@@ -38,12 +29,7 @@ def copy(mutants: Sequence[Mutant]) -> None:
             contents[file] = with_switches(text, here).encode()
         for mutant in here:
             mutant.place(text)
-    for path, content in contents.items():
-        write(COPY / path, content)
-    for folder in {path.partition("/")[0] for path in contents if "/" in path}:
-        for left in (COPY / folder).rglob("*"):
-            if left.is_file() and left.relative_to(COPY).as_posix() not in contents and left.suffix != ".pyc":
-                left.unlink()
+    fill(COPY, contents)
 
 
 def tool(*words: str | Path) -> int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from checks import ROOT
-from checks.mutants import Mutant, mutated
-from fork import process
+from checks.mutants import Mutant, fill, mutated, project
 
 COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
@@ -49,18 +50,8 @@ for dtype in torch.float64, torch.float32, torch.bfloat16, torch.float16:
 @pytest.fixture(scope="module")
 def copy() -> Path:
     """The stack in a folder of its own, whose build stays for the next time."""
-    listed = process.run(["git", "ls-files", "-z", "-co", "--exclude-standard"], "git ls-files failed", cwd=ROOT)
-    for path in filter(None, listed.split("\0")):
-        restore(path)
+    fill(COPY, project())
     return COPY
-
-
-def restore(path: str) -> None:
-    """Copies a file of the project unless the copy is equal, so that nothing is compiled again for it."""
-    source, target = ROOT / path, COPY / path
-    if source.is_file() and (not target.is_file() or target.read_bytes() != source.read_bytes()):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
 
 
 def run(copy: Path, sanitize: str, *words: str, capability: str = "") -> subprocess.CompletedProcess[str]:
@@ -72,9 +63,14 @@ def run(copy: Path, sanitize: str, *words: str, capability: str = "") -> subproc
     return subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
 
 
-def plant(copy: Path, fault: Mutant) -> None:
-    path = copy / fault.file
-    path.write_text(mutated(path.read_text(), fault))
+@contextmanager
+def planted(copy: Path, fault: Mutant) -> Iterator[None]:
+    file, text = copy / fault.file, (copy / fault.file).read_text()
+    file.write_text(mutated(text, fault))
+    try:
+        yield
+    finally:
+        file.write_text(text)
 
 
 def assert_clean(done: subprocess.CompletedProcess[str]) -> None:
@@ -96,12 +92,9 @@ def test_no_overflow_and_nothing_undefined_in_the_formulas(copy: Path) -> None:
 
 
 def test_a_planted_overflow_is_found(copy: Path) -> None:
-    plant(copy, OVERFLOW)
-    try:
+    with planted(copy, OVERFLOW):
         # GCC does not instrument the masked stores of AVX-512.
         done = run(copy, "address,undefined", "-c", VALUES, capability="avx2")
-    finally:
-        restore(KERNEL)
     assert "AddressSanitizer: heap-buffer-overflow" in done.stderr and "AttnKernel.cpp" in done.stderr, done.stderr
 
 
@@ -111,9 +104,6 @@ def test_no_race(copy: Path) -> None:
 
 
 def test_a_planted_race_is_found(copy: Path) -> None:
-    plant(copy, RACE)
-    try:
+    with planted(copy, RACE):
         done = run(copy, "thread", "-c", VALUES)
-    finally:
-        restore(KERNEL)
     assert "ThreadSanitizer: data race" in done.stderr and "AttnKernel.cpp" in done.stderr, done.stderr

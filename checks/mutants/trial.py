@@ -6,18 +6,18 @@ Every test runs in a child of this process, which has imported torch and the tes
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import importlib
 import os
 import signal
 import sys
 import time
-import types
 import unittest
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from checks import load
 from checks.mutants import Mutant, table
 from fork.arguments import status
 from fork.errors import ForkError
@@ -25,15 +25,6 @@ from fork.errors import ForkError
 LIMIT = 300
 """Seconds that one test may take: a mutant that makes it wait for ever is not found by it."""
 PASSED, FAILED, NOT_RUN, SKIPPED = 0, 1, 2, 3
-
-
-def load(path: str) -> types.ModuleType:
-    name = Path(path).stem
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def run(test: str) -> int:

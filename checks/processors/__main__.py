@@ -24,7 +24,7 @@ from bench.documents import fill, markdown_table, wrapped
 from bench.machine import commit, processor
 from checks import ROOT
 from checks.built import built
-from checks.processors import NUMERICS, Row, machine, quick, rows
+from checks.processors import NEVER, NUMERICS, Row, quick, rows
 from fork import process
 from fork.arguments import Parser, status
 from fork.engine.build import environment
@@ -66,10 +66,8 @@ HEAD = ("where", "what torch, MKL and oneDNN say", "passed", "failed", "skipped"
 
 def start(row: Row, path: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """What the worker printed until it ended, or until its time was up, which is no failure."""
-    command = [sys.executable, "-m", "checks.processors.worker", path, row.never, *row.tests[path]]
+    command = [sys.executable, "-m", "checks.processors.worker", path, NEVER, *row.tests[path]]
     variables = {**variables, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", **row.variables}
-    if row.machine:
-        return machine.run(row.machine, command, variables, row.seconds)
     with subprocess.Popen(
         [QEMU, "-cpu", row.emulated, *command] if row.emulated else command,
         stdout=subprocess.PIPE,
@@ -163,11 +161,11 @@ def left_out(names: Iterable[str], of: Iterable[str]) -> str:
 
 def lacks(row: Row) -> str:
     """What this machine lacks for a row, if anything."""
-    if not (row.emulated or row.machine):
+    if not row.emulated:
         return ""
     if platform.machine() != "x86_64":
         return "an x86-64 processor"
-    return machine.missing(row.machine) if row.machine else "" if shutil.which(QEMU) else QEMU
+    return "" if shutil.which(QEMU) else QEMU
 
 
 def document(outcomes: Sequence[Outcome], absent: Mapping[str, str], where: str) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 import unittest
-from pathlib import Path
 
 import pytest
 
 from checks import ROOT
-from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, PRODUCTS, machine, quick, worker
+from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, quick, worker
 from checks.processors import __main__ as processors
 
 
@@ -30,13 +27,11 @@ def names(path: str) -> list[str]:
 
 @pytest.mark.parametrize("path", [EXPLICIT, KERNELS])
 def test_what_is_selected_is_there(path: str) -> None:
-    every = names(path)
-    usual = [name for name in every if not re.search(NEVER, name)]
-    selected = [(pattern, usual) for pattern in (*FOUND.get(path, ()), *NUMERICS[path])]
-    for pattern, of in (*selected, *((pattern, every) for pattern in PRODUCTS.get(path, ()))):
+    usual = [name for name in names(path) if not re.search(NEVER, name)]
+    for pattern in (*FOUND.get(path, ()), *NUMERICS[path]):
         # Types and other parameters end the name of a test, which the file does not show.
         begin = re.sub(r"(\\w\*)?_(\(first|b?float|complex).*$", "", pattern)
-        assert any(re.search(begin, name) for name in of), pattern
+        assert any(re.search(begin, name) for name in usual), pattern
 
 
 def said(tests: dict[str, str], mkl: str = "Intel(R) Architecture processors") -> subprocess.CompletedProcess[str]:
@@ -49,7 +44,7 @@ def said(tests: dict[str, str], mkl: str = "Intel(R) Architecture processors") -
 
 
 def test_a_row_is_right_only_where_it_reached_what_it_names() -> None:
-    row, _ = quick()
+    (row,) = quick()
     right = processors.outcome(row, [said({"A.test": "passed"}), said({"B.test": "skipped", "C.test": "passed"})], 3.0)
     assert right.right and right.reached == "ATen AVX2, 2 threads, MKL any processor, oneDNN Intel AVX2"
     haswell = "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors"
@@ -75,45 +70,3 @@ def test_a_test_passes_fails_or_is_skipped() -> None:
     found = dict(worker.run([Tests(f"test_{name}") for name in ("right", "skipped", "wrong")]))
     assert "seven" in found.pop("Tests.test_wrong")
     assert found == {"Tests.test_right": "passed", "Tests.test_skipped": "skipped"}
-
-
-def program(path: Path, text: str) -> str:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-@pytest.mark.parametrize(("end", "status"), [(r"The program ended with status 3\r\n", 3), ("", 0)])
-def test_a_machine_tells_what_its_program_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, status: int
-) -> None:
-    asked = "read word; test $word = c || exit; printed=$(sed -n 's/^com1:.*dev=//p' $3)"
-    program(tmp_path / "bochs", rf"{asked}; printf 'told\r\n{end}' > $printed; {'' if end else 'exec sleep 600'}")
-    monkeypatch.setattr(machine, "write_cd", lambda *_: None)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    done = machine.run("model=any", ["true"], dict(os.environ), 2)
-    assert (done.returncode, done.stdout) == (status, "told\n")
-
-
-def test_a_machine_has_the_python_and_its_libraries() -> None:
-    found = machine.files(ROOT / "build/site", Path("/bin/sh"))
-    assert all(path.exists() for there, path in found.items() if there != ROOT / "build/site")
-    single = [there for there, here in found.items() if here.is_file()]
-    assert not [path for path in single if any(folder in path.parents for folder in found)]
-    for path in (Path(sys.executable), Path(sys.executable).resolve(), Path(os.__file__), Path(pytest.__file__)):
-        assert any(path.is_relative_to(there) for there in found), path
-    assert any(re.match(r"libc\.so", path.name) for path in found)
-
-
-def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in machine.PROGRAMS:
-        program(tmp_path / name, "echo pentium")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(machine, "LOADER", ())
-    monkeypatch.setattr(machine, "kernel", lambda: tmp_path)
-    assert machine.missing("model=pentium, ips=1") == ""
-    assert machine.missing("model=pentium_two") == "a Bochs that knows pentium_two"
-    monkeypatch.setattr(machine, "SYSTEM", "")
-    (tmp_path / "cpio").unlink()
-    monkeypatch.setattr(machine, "LOADER", (Path("/none/isolinux.bin"),))
-    assert machine.missing("model=pentium") == "cpio, isolinux.bin"

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
 import json
 import os
 import re
 import sys
 import unittest
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from checks import load
+
 TOLD = sys.stdout
-
-
-def load(path: str) -> unittest.TestSuite:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules[Path(path).stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return unittest.defaultTestLoader.loadTestsFromModule(module)
 
 
 def single(suite: Iterable[Any]) -> Iterator[unittest.TestCase]:
@@ -41,7 +33,11 @@ def name(test: unittest.TestCase) -> str:
 
 def chosen(path: str, never: str, patterns: Iterable[str]) -> list[unittest.TestCase]:
     """The file's tests in the order of the patterns, each once."""
-    every = [test for test in single(load(path)) if not re.search(never, name(test))]
+    every = [
+        test
+        for test in single(unittest.defaultTestLoader.loadTestsFromModule(load(path)))
+        if not re.search(never, name(test))
+    ]
     found = {name(test): test for pattern in patterns for test in every if re.search(pattern, name(test))}
     return list(found.values())
 

@@ -1,21 +1,22 @@
-"""This project's stack on a small PyTorch: the graph of its commits, and every line it adds beside its neighbours."""
+"""This stack on a checkout: the graph of its commits, and that each only adds, in places that read well."""
 
+import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+import yaml
 from expecttest import assert_expected_inline
-from pytest import MonkeyPatch, TempPathFactory, fixture, mark
+from pytest import TempPathFactory, fixture, mark, raises
 
-from checks import ROOT
-from checks.stack.small_pytorch import FILES, applied
+from checks.stack.upstream import BASE, FILES, SERIES, UPSTREAM, applied
 from fork.checkout.message import messages
-from fork.cli import main
-from fork.series import Series
-from fork.tests.helpers import QUIET_GIT, git
+from fork.errors import ForkError
+from fork.tests.helpers import git
+from fork.weave import weave_all
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = mark.xdist_group("apply_stack")
-SERIES = Series.load(ROOT)
 
 
 @fixture(scope="module")
@@ -23,6 +24,13 @@ def tree(tmp_path_factory: TempPathFactory) -> Iterator[Path]:
     """The checkout with the stack on it."""
     with applied(tmp_path_factory.mktemp("pytorch")) as path:
         yield path
+
+
+@cache
+def entries_of(text: str) -> list[object]:
+    found = yaml.load(text, yaml.CSafeLoader)
+    assert isinstance(found, list)
+    return found
 
 
 def test_the_commits(tree: Path) -> None:
@@ -47,8 +55,30 @@ def test_a_commit_has_its_description_as_message(tree: Path) -> None:
 
 
 def test_nothing_of_upstream_is_lost_or_moved(tree: Path) -> None:
-    for row in git(tree, "diff", "--numstat", "main", "stack").splitlines():
-        assert row.split("\t")[1] == "0", row
+    """And what every commit leaves parses; no line says that it is for the fragment alone."""
+    for commit in git(tree, "rev-list", "main..stack").split():
+        for row in git(tree, "diff", "--numstat", "main", commit).splitlines():
+            _, removed, path = row.split("\t")
+            assert removed == "0", row
+            text = git(tree, "show", f"{commit}:{path}")
+            assert "fragment only" not in text
+            if path.endswith(".py"):
+                ast.parse(text)
+            if path.endswith(".yaml") and path in UPSTREAM:
+                entries, theirs = entries_of(text), entries_of(UPSTREAM[path])
+                ours = [entry for entry in entries if entry not in theirs]
+                assert len(entries) == len(theirs) + len(ours) and all("attn" in str(entry) for entry in ours)
+
+
+def test_a_checkout_that_has_the_stack_already_is_refused(tree: Path) -> None:
+    woven = {path: git(tree, "show", f"stack:{path}") for path in UPSTREAM if path.endswith(".yaml")}
+    state = {path: file for path, file in SERIES.state(SERIES.find()).items() if path in woven}
+    with raises(ForkError, match="already"):
+        weave_all(state, SERIES.anchors, woven.get)
+
+
+def test_most_files_are_pytorchs_own() -> None:
+    assert sum(BASE.read(path) is not None for path in SERIES.anchors) >= 15
 
 
 def test_upstream_has_every_header_already(tree: Path) -> None:
@@ -58,7 +88,7 @@ def test_upstream_has_every_header_already(tree: Path) -> None:
 
 
 def test_each_line_in_its_place(tree: Path) -> None:
-    """The files to which the stack adds entries rather than functions."""
+    """Beside which neighbours, in the files that are written here."""
     few = [row.split("\t") for row in git(tree, "diff", "--numstat", "main", "stack").splitlines()]
     paths = [path for added, _, path in few if path in FILES and int(added) <= 5]
     shown = git(tree, "diff", "-U1", "main", "stack", "--", *paths)
@@ -75,11 +105,6 @@ def test_each_line_in_its_place(tree: Path) -> None:
    KERNEL_CPU(addbmm, lower_precision_fp)
 +  KERNEL_CPU(attn, lower_precision_fp)
    KERNEL_CPU(linear, lower_precision_fp)
-+++ b/aten/src/ATen/autocast_mode.h
-@@ -6,2 +6,3 @@
-   _(addr)                               \\
-+  _(attn)                               \\
-   _(mm)
 +++ b/build_variables.bzl
 @@ -2,2 +2,3 @@ aten_native_source_codegen_list = [
      "aten/src/ATen/native/cpu/Activation.cpp",
@@ -131,65 +156,9 @@ def test_each_line_in_its_place(tree: Path) -> None:
              op(operators=['aminmax'], input=(), names=('min', 'max'), hasout=True),
 +            op(operators=['attn'], input=(a, a), names=('output', 'attn'), hasout=False),
              op(operators=['frexp'], input=(), names=('mantissa', 'exponent'), hasout=True),
-+++ b/tools/autograd/gen_variable_type.py
-@@ -2,2 +2,4 @@ GRADIENT_IMPLEMENTED_FOR_COMPLEX = {
-     "addr",
-+    "attn",
-+    "_attn_backward",
-     "sum",
-+++ b/torch/_decomp/__init__.py
-@@ -15,2 +15,4 @@ def _core_aten_decompositions_post_autograd() -> dict[
-             aten.arange.start,
-+            aten.attn,
-+            aten._attn_backward,
-             aten.avg_pool2d_backward,
-+++ b/torch/_dynamo/trace_rules.py
-@@ -5,2 +5,3 @@ torch_c_binding_in_graph_functions = dict.fromkeys(
-         "torch.atanh",
-+        "torch.attn",
-         "torch.baddbmm",
-+++ b/torch/_functorch/partitioners.py
-@@ -8,2 +8,3 @@ def get_default_op_list():
-         aten.addmm,
-+        aten.attn,
-         aten.upsample_bilinear2d,
-+++ b/torch/_inductor/lowering.py
-@@ -10 +10,3 @@ def make_fallback(op, warn=True):
- make_fallback(aten._addmm_activation, warn=False)
-+make_fallback(aten.attn, warn=False, override_decomp=True)
-+make_fallback(aten._attn_backward, warn=False, override_decomp=True)
 +++ b/torch/csrc/jit/passes/autocast.cpp
 @@ -6,2 +6,3 @@ void handleBlock(Block* block, AutocastContext initial_state) {
        case aten::addr:
 +      case aten::attn:
-       case aten::matmul:
-+++ b/torch/overrides.py
-@@ -6,2 +6,3 @@ def get_testing_overrides():
-         torch.atleast_3d: lambda *tensors: -1,
-+        torch.attn: lambda q, k, v: -1,
-         torch.baddbmm: lambda input, batch1, batch2: -1,
-+++ b/torch/testing/_internal/autocast_test_lists.py
-@@ -7,2 +7,3 @@ class AutocastTestLists:
-             ("addr", mat0_fp32 + pointwise0_fp32),
-+            ("attn", mat0_fp32 + mat1_fp32 + mat2_fp32),
-             ("mm", mat0_fp32 + mat1_fp32),
-@@ -15,2 +16,3 @@ class AutocastCPUTestLists:
-             ("addbmm", mat0_fp32 + mat1_fp32),
-+            ("attn", mat0_fp32 + mat1_fp32 + mat2_fp32),
-             ("mm", mat0_fp32 + mat1_fp32),""",
+       case aten::matmul:""",
     )
-
-
-def test_the_export_gives_the_same_trees(tree: Path, tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    for name, value in QUIET_GIT.items():
-        monkeypatch.setenv(name, value)
-    git(tree, "switch", "--quiet", "--detach", "main")
-    assert main(["export", str(tree), str(tmp_path)]) == 0
-    patches = sorted(str(file) for file in tmp_path.glob("*.patch"))
-    assert len(patches) == len(SERIES.commits)
-    git(tree, "am", "--quiet", *patches)
-    for back in range(len(patches)):
-        assert git(tree, "diff", f"stack~{back}", f"HEAD~{back}") == ""
-        messages = [git(tree, "show", "-s", "--format=%B", f"{tip}~{back}") for tip in ("stack", "HEAD")]
-        assert messages[0] == messages[1]
-    git(tree, "switch", "--quiet", "stack")

@@ -7,10 +7,8 @@ from pathlib import Path
 
 from pytest import TempPathFactory, fixture, mark
 
-from checks import ROOT
-from checks.stack.small_pytorch import FILES, applied
+from checks.stack.upstream import BASE, SERIES, UPSTREAM, applied
 from fork.cli import main
-from fork.engine.wheel import base as bases
 from fork.series import Series
 from fork.tests.helpers import git
 from fork.weave import base_path, weave
@@ -18,16 +16,12 @@ from fork.weave.file_kinds import Fragment, Place
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [mark.xdist_group("import_stack"), mark.long]
-SERIES = Series.load(ROOT)
-BASE = bases.installed()
-# Where the wheel ships no file of this path, a small one stands in for it.
-UPSTREAM = FILES | {path: text for path in SERIES.anchors if (text := BASE.read(path)) is not None}
 
 
 @fixture(scope="module")
 def tree(tmp_path_factory: TempPathFactory) -> Iterator[Path]:
     """The checkout, with this stack on one branch and what was imported from there on another."""
-    with applied(tmp_path_factory.mktemp("pytorch"), UPSTREAM) as path:
+    with applied(tmp_path_factory.mktemp("pytorch")) as path:
         assert main(["import", str(path), str(path.parent / "imported")]) == 0
         git(path, "switch", "--quiet", "--detach", "main")
         assert main(["--root", str(path.parent / "imported"), "apply", str(path), "--branch", "again"]) == 0

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
 from checks import ROOT
-from checks.built import built
-from fork.engine.build import environment
+from checks.built import run
 
 WITHOUT_DISTRIBUTED = f"""
 import runpy, sys, unittest, torch
@@ -23,10 +20,6 @@ for name, cls in names.items():
 
 
 def test_without_distributed() -> None:
-    variables = environment(built(), Path(sys.executable))
-    command = [sys.executable, "-c", WITHOUT_DISTRIBUTED]
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = run(sys.executable, "-c", WITHOUT_DISTRIBUTED).splitlines()
     assert "TestGradients True False" in lines
     assert not [line for line in lines if not line.endswith(" True False")]

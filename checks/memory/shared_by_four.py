@@ -1,4 +1,4 @@
-"""`python -m checks.memory.processes FOLDER`: four processes share an attn that none may hold."""
+"""`python -m checks.memory.shared_by_four FOLDER`: four processes share an attn that none may hold."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def rank(number: int, folder: str) -> None:
 
 
 def main() -> None:
-    parser = Parser(prog="python -m checks.memory.processes", description=__doc__)
+    parser = Parser(prog="python -m checks.memory.shared_by_four", description=__doc__)
     parser.add_argument("folder", help="an empty one, where the processes meet")
     folder = parser.parse_args().folder
     mp.spawn(rank, (folder,), RANKS)
@@ -87,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(status("checks.memory.processes", main))
+    sys.exit(status("checks.memory.shared_by_four", main))
