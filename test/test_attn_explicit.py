@@ -142,6 +142,22 @@ def precise(tensors):
     return [x if x is None else x.to(wide[x.is_complex()]) for x in tensors]
 
 
+def require_cpu_inductor():
+    # It imports Inductor, which wants torch.distributed.
+    from torch.testing._internal.inductor_utils import HAS_CPU
+
+    if not HAS_CPU:
+        raise unittest.SkipTest("Inductor has no C++ compiler here")
+
+
+def package(module, inputs, dynamic_shapes=None):
+    """The module as AOTInductor compiles it."""
+    program = torch.export.export(module, inputs, dynamic_shapes=dynamic_shapes)
+    with TemporaryFileName(suffix=".pt2") as path:
+        torch._inductor.aoti_compile_and_package(program, package_path=path)
+        return torch._inductor.aoti_load_package(path)
+
+
 class AttnTestCase(TestCase):
     def assert_like_composition(self, run, *choices):
         """`run` makes of attn what it makes of composition, None included, in every case of the choices."""
@@ -202,8 +218,7 @@ class TestGradients(AttnTestCase):
             plain = composition_backward(*args, mask)
             exact = composition_backward(*precise(args), mask)
             used = any(defined)
-            needed = mask[1] and used, mask[0] and used, defined[0] and any(mask[:2])
-            args[2:5] = keep((q, k, v), needed)
+            args[2:4] = keep((q, k), [used and any(mask[:2])] * 2)
             for function in aten._attn_backward, *functions:
                 self.assert_as_good(function(*args, mask), plain, exact)
             with FakeTensorMode(allow_non_fake_inputs=True):
@@ -300,11 +315,140 @@ class TestGradients(AttnTestCase):
         self.assert_like_composition(run, [x for x in subsets(3) if not all(x[:2])])
 
     def test_only_what_is_needed_is_saved(self):
-        """attn always; q for k's gradient, k for q's, v for either."""
+        """v and attn always, q and k where one of them has a gradient."""
         for wanted in filter(any, subsets(3)):
             node = torch.attn(*leaves(make_inputs(), wanted)).output.grad_fn
             saved = [getattr(node, f"_saved_{x}") is not None for x in NAMES[2:]]
-            self.assertEqual(saved, [wanted[1], wanted[0], any(wanted[:2]), True])
+            self.assertEqual(saved, [any(wanted[:2])] * 2 + [True] * 2)
+
+
+# How operands of two leading dimensions lie in memory
+MEMORY = {
+    "contiguous": make_tensor,
+    "heads": lambda b, h, n, d, **x: make_tensor(b, n, h, d, **x).transpose(1, 2),
+    "cache": lambda b, h, n, d, **x: make_tensor(b, h, n + 2, d, **x).narrow(2, 1, n),
+    "permuted": lambda b, h, n, d, **x: make_tensor(h, b, n, d, **x).transpose(0, 1),
+    "outer": lambda b, h, n, d, **x: make_tensor(n, d, h, b, **x).permute(3, 2, 0, 1),
+    "mT": lambda b, h, n, d, **x: make_tensor(b, h, d, n, **x).mT,
+    "group": lambda b, h, n, d, **x: make_tensor(b, 1, n, d, **x).expand(b, h, n, d),
+    "shared": lambda b, h, n, d, **x: (
+        make_tensor(b, n, 1, d, **x).expand(b, n, h, d).transpose(1, 2)
+    ),
+    "equal_rows": lambda b, h, n, d, **x: make_tensor(b, h, 1, d, **x).expand(
+        b, h, n, d
+    ),
+}
+
+
+def lay_out(where, sizes, **options):
+    """q, k and v, of which one or all lie as the names say."""
+    b, h, m, n, d, e = sizes
+    shapes = (b, h, m, d), (b, h, n, d), (b, h, n, e)
+    options = {
+        "dtype": torch.float32,
+        "device": "cpu",
+        "low": -0.5,
+        "high": 0.5,
+    } | options
+    return tuple(MEMORY[x](*shape, **options) for x, shape in zip(where, shapes))
+
+
+def strides_like(x, columns):
+    """Those of a result like x: see attn_empty_like."""
+    *rows, last = range(x.dim())
+    ones = [i for i in rows if x.shape[i] == 1]
+    order = [i for i in rows if i not in ones]
+    order.sort(key=lambda i: x.stride(i) or math.inf, reverse=True)
+    order.append(last)
+    for i in reversed(ones):
+        order.insert(order.index(i + 1), i)
+    return torch.empty_permuted((*x.shape[:-1], columns), order).stride()
+
+
+def results_of(forward, backward):
+    """The five results of attn and its backward, where their functions are given."""
+
+    def run(q, k, v):
+        output, attn = forward(q, k, v)
+        return output, attn, *backward(output, attn, q, k, v, attn, [True] * 3)
+
+    return run
+
+
+def results_of_autograd(q, k, v):
+    inputs = [x.detach().requires_grad_() for x in (q, k, v)]
+    outputs = torch.attn(*inputs)
+    return *outputs, *torch.autograd.grad(outputs, inputs, outputs)
+
+
+OPERATORS = aten.attn, aten._attn_backward
+
+
+class TestLayout(DynamoTestCase):
+    """output and grad_q lie as q does, grad_k as k and grad_v as v, whatever computes them; attn is contiguous."""
+
+    MIXED = [("heads", "cache", "mT"), ("group", "heads", "permuted")]
+    CASES = [*((x, x, x) for x in MEMORY), *MIXED]
+
+    def assert_layout(self, results, q, k, v, case):
+        (m, n), (d, e) = (q.shape[-2], k.shape[-2]), (q.shape[-1], v.shape[-1])
+        expected = [strides_like(*x) for x in ((q, e), (q, d), (k, d), (v, e))]
+        shape = *q.shape[:-2], m, n
+        expected.insert(1, torch.empty(shape, device="meta").stride())
+        self.assertEqual([x.stride() for x in results], expected, msg=f"{case}")
+
+    @parametrize("dtype", ALL)
+    def test_without_compilers(self, dtype):
+        routes = {
+            "operators": results_of(*OPERATORS),
+            "autograd": results_of_autograd,
+            "generic": results_of(*map(generic, OPERATORS)),
+            "decomposition": results_of(*map(decomposed, OPERATORS)),
+        }
+        # b, h, M, N, D and E: fused, composed, and with ones and zeros
+        sizes = [(2, 3, 32, 32, 30, 30), (2, 3, 5, 4, 500, 600), (2, 1, 5, 4, 3, 6)]
+        sizes += [(1, 3, 1, 4, 3, 2), (2, 3, 1, 1, 1, 1)]
+        for i in range(6):
+            sizes.append([0 if i == j else x for j, x in enumerate((2, 3, 5, 4, 3, 6))])
+        for where, size in itertools.product(self.CASES, sizes):
+            inputs = lay_out(where, size, dtype=dtype)
+            for name, run in routes.items():
+                self.assert_layout(run(*inputs), *inputs, (name, where, size))
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                fakes = routes["operators"](*inputs)
+            self.assert_layout(fakes, *inputs, ("fake", where, size))
+            meta = [
+                torch.empty_strided(x.shape, x.stride(), device="meta") for x in inputs
+            ]
+            results = routes["operators"](*meta)
+            self.assert_layout(results, *inputs, ("meta", where, size))
+
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
+    @parametrize("backend", ["aot_eager", "inductor", "AOTInductor"])
+    @parametrize("dynamic", [False, True])
+    def test_compiled(self, backend, dynamic):
+        """All cases in one program."""
+        require_cpu_inductor()
+        sizes = itertools.cycle([(2, 3, 32, 32, 30, 30), (2, 3, 5, 4, 50, 60)])
+        cases = [*zip(self.CASES, sizes), (("heads",) * 3, (2, 1, 5, 4, 3, 6))]
+        if backend == "AOTInductor":  # which compiles for seconds a case
+            cases = cases[-3:]
+        inputs = tuple(lay_out(*case) for case in cases)
+
+        class Model(torch.nn.Module):
+            def forward(self, *inputs):
+                return [results_of(*OPERATORS)(*x) for x in inputs]
+
+        if backend == "AOTInductor":
+            dim = torch.export.Dim.AUTO if dynamic else None
+            shapes = (({0: dim, 1: dim, 2: dim},) * 3,) * len(inputs)
+            run = package(Model(), inputs, (shapes,))
+        else:
+            run = torch.compile(Model(), backend=backend, dynamic=dynamic)
+        results = run(*inputs)
+        self.assertEqual(results, Model()(*inputs))
+        for found, case, operands in zip(results, cases, inputs, strict=True):
+            self.assert_layout(found, *operands, (backend, case))
 
 
 def bad_calls():
@@ -325,7 +469,7 @@ def bad_calls():
         yield {name: torch.randn(3) for name in names}
         for dtype in torch.int64, torch.bool, torch.complex32, torch.float8_e4m3fn:
             yield {name: x.to(dtype) for name, x in good.items()}
-    yield from (good | {name: None} for name in NAMES[2:5])
+    yield from (good | {name: None} for name in NAMES[2:4])
 
 
 def call(tensors, where):
@@ -376,16 +520,14 @@ class TestErrors(TestCase):
                 if where.startswith("vmap"):
                     self.assertEqual(str(other.exception), str(cpu.exception))
 
-    def test_a_missing_operand_is_named_with_the_gradient_that_needs_it(self):
-        needs = ("q", "grad_k"), ("k", "grad_q"), ("v", "grad_q"), ("v", "grad_k")
-        for name, gradient in needs:
+    def test_a_missing_operand_is_named(self):
+        for name, wanted in itertools.product(NAMES[2:4], subsets(2)):
             tensors = {**dict(zip(NAMES, make_all())), name: None}.values()
-            mask = [gradient == "grad_q", gradient == "grad_k", False]
-            message = f"expected {name}, which {gradient} needs, but got None"
-            with self.assertRaisesRegex(RuntimeError, message):
-                aten._attn_backward(*tensors, mask)
-            with self.assertRaisesRegex(RuntimeError, f"expected {name}, which a grad"):
-                decomposed(aten._attn_backward)(*tensors, mask)
+            message = "expected q and k, which grad_q and grad_k need, but got None"
+            for function in aten._attn_backward, decomposed(aten._attn_backward):
+                refused = self.assertRaisesRegex(RuntimeError, message)
+                with refused if any(wanted) else nullcontext():
+                    function(*tensors, [*wanted, True])
 
     def test_devices(self):
         message = "^_attn_backward: expected .* to have the same device, but got"
@@ -715,6 +857,15 @@ class TestTransforms(AttnTestCase):
             counts = ["".join(called).count(f".{x}.default(") for x in products]
             self.assertEqual(counts, [2, 1, 0, 0], msg=f"{case}")
 
+    def test_vmap_over_v_makes_one_attn(self):
+        """vmap itself refuses to return it without a batch if it has one."""
+        q, k, v = make((2, 5, 3), (2, 4, 3), (7, 2, 4, 6))
+        for dim in range(4):
+            run = vmap(lambda *x: (*torch.attn(*x),), (None, None, dim), (0, None))
+            output, attn = run(q, k, v.movedim(0, dim))
+            self.assertEqual(attn, torch.tanh(q @ k.mT))
+            self.assertEqual(output, attn @ v)
+
     @in_precise_dtypes
     def test_vmap_of_the_backward_operator(self, dtype):
         """Against a loop, by in_dims of q, k and v: those of all six tensors would be 4096."""
@@ -795,13 +946,6 @@ class TestAutocast(TestCase):
 
 
 class TestTracing(DynamoTestCase):
-    def require_cpu_inductor(self):
-        # It imports Inductor, which wants torch.distributed.
-        from torch.testing._internal.inductor_utils import HAS_CPU
-
-        if not HAS_CPU:
-            self.skipTest("Inductor has no C++ compiler here")
-
     def test_unbacked_sizes(self):
         """Sizes that may differ are compared when the program runs."""
         shapes = ShapeEnv()
@@ -819,7 +963,7 @@ class TestTracing(DynamoTestCase):
     # Its key does not say which devices have kernels.
     @torch._functorch.config.patch(enable_autograd_cache=False)
     def test_inductor_keeps_it_whole_where_kernels_are(self):
-        self.require_cpu_inductor()
+        require_cpu_inductor()
         values = (make_inputs(33, 8, 5, **layout) for layout in LAYOUTS)
         inputs = leaves(itertools.chain(*values))
 
@@ -869,7 +1013,7 @@ class TestTracing(DynamoTestCase):
 
     def test_inductor_with_every_subset_of_inputs_and_outputs(self):
         """In one graph, by Python and as a package: C++ has no place for a result that is missing."""
-        self.require_cpu_inductor()
+        require_cpu_inductor()
         inputs = tuple(make_inputs(9, 4, 3, torch.float32, m=7, leading=(2,)))
 
         def every_gradient(*inputs):
@@ -887,11 +1031,7 @@ class TestTracing(DynamoTestCase):
         graph = make_fx(every_gradient)(*inputs)
         expected = every_gradient(*inputs)
         self.assertEqual(torch.compile(graph)(*inputs), expected)
-        program = torch.export.export(graph, inputs)
-        with TemporaryFileName(suffix=".pt2") as path:
-            torch._inductor.aoti_compile_and_package(program, package_path=path)
-            packaged = torch._inductor.aoti_load_package(path)
-            self.assertEqual(packaged(*inputs), expected)
+        self.assertEqual(package(graph, inputs)(*inputs), expected)
 
     @unittest.skipIf(not hasattr(torch._C, "_lazy_ts_backend"), "no lazy backend")
     def test_backends_without_views(self):
@@ -930,7 +1070,14 @@ class TestTools(AttnTestCase):
 
 
 instantiate_device_type_tests(TestContexts, globals(), only_for=("cpu", "cuda"))
-for cases in TestGradients, TestErrors, TestSecondOrder, TestTransforms, TestAutocast:
+for cases in (
+    TestGradients,
+    TestLayout,
+    TestErrors,
+    TestSecondOrder,
+    TestTransforms,
+    TestAutocast,
+):
     instantiate_parametrized_tests(cases)
 instantiate_parametrized_tests(TestTracing)
 

@@ -122,8 +122,7 @@ def composition(q, k, v, grad_output=None, grad_attn=None):
 def kernels(q, k, v, grad_output=None, grad_attn=None, mask=(True, True, True)):
     """The same by the operator and its backward, which gets the operands that it needs."""
     output, attn = torch.attn(q, k, v)
-    needed = mask[1], mask[0], any(mask[:2]) and grad_output is not None
-    operands = [x if need else None for x, need in zip((q, k, v), needed)]
+    operands = (q, k, v) if any(mask[:2]) else (None, None, v)
     return output, attn, *backward(grad_output, grad_attn, *operands, attn, mask)
 
 

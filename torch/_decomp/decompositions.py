@@ -1,5 +1,7 @@
 """attn and its backward as the operators that they are composed of."""
 
+import functools
+
 import torch
 from torch import Tensor
 from torch._decomp import register_decomposition
@@ -29,61 +31,84 @@ _ATTN_SIZES = {
 
 
 def _check_attn_operands(op: str, **operands: Tensor | None) -> None:
-    """Refuses what the kernels refuse; in their words what no kernel sees, a meta tensor beside others."""
+    """Refuses what the kernels refuse, with less to say about it."""
     tensors = {name: t for name, t in operands.items() if t is not None}
-    *names, last = tensors
     first = next(iter(tensors.values()))
-    torch._check(
-        all(t.device == first.device for t in tensors.values()),
-        lambda: (
-            f"{op}: expected {', '.join(names)} and {last} to have the same device, but got "
-            + ", ".join(f"{name} {t.device}" for name, t in tensors.items())
-        ),
-    )
+    *names, last = tensors
+    sizes = {}
 
-    def check(condition) -> None:
+    def check(condition, what: str, value) -> None:
         torch._check(
             condition,
             lambda: (
-                f"{op}: expected one supported dtype and sizes that fit, but got "
-                + ", ".join(
-                    f"{name} {t.dtype} {list(t.shape)}" for name, t in tensors.items()
-                )
+                f"{op}: expected {', '.join(names)} and {last} to have {what}, but got "
+                + ", ".join(f"{name} {value(t)}" for name, t in tensors.items())
             ),
         )
 
-    check(first.dtype in _ATTN_DTYPES)
-    sizes = {}
     for name, t in tensors.items():
-        check(t.dtype == first.dtype and 2 <= t.dim() == first.dim())
-        letters = *range(t.dim() - 2), *_ATTN_SIZES[name]
-        for letter, size in zip(letters, t.shape):
-            check(sizes.setdefault(letter, size) == size)
+        check(t.device == first.device, "the same device", lambda t: t.device)
+        supported = t.dtype == first.dtype and t.dtype in _ATTN_DTYPES
+        check(supported, "one supported dtype", lambda t: t.dtype)
+        fits = 2 <= t.dim() == first.dim()
+        check(fits, "as many dimensions, two at least", lambda t: t.dim())
+        for letter, size in zip((*range(t.dim() - 2), *_ATTN_SIZES[name]), t.shape):
+            fits = sizes.setdefault(letter, size) == size
+            check(fits, "sizes that fit", lambda t: [*t.shape])
+
+
+def _attn_like(like: Tensor, x: Tensor) -> Tensor:
+    """x with its dimensions in memory in the order of like's, as attn.h says of attn_empty_like."""
+    from torch.fx.experimental.symbolic_shapes import (
+        has_free_unbacked_symbols,
+        statically_known_true,
+    )
+
+    def holds(condition) -> bool:
+        if statically_known_true(condition):
+            return True
+        return not has_free_unbacked_symbols(condition) and bool(condition)
+
+    sizes, strides = like.shape, like.stride()
+
+    def is_outside(a: int, b: int) -> bool:
+        return not holds(strides[b] == 0) and (
+            holds(strides[a] == 0) or holds(strides[a] > strides[b])
+        )
+
+    last = like.dim() - 1
+    ones = [i for i in range(last) if holds(sizes[i] == 1)]
+    order = sorted(
+        (i for i in range(last) if i not in ones),
+        key=functools.cmp_to_key(lambda a, b: -is_outside(a, b)),
+    )
+    order.append(last)
+    for i in reversed(ones):
+        order.insert(order.index(i + 1), i)
+    if order == sorted(order):
+        return x  # products are contiguous
+    x = x.permute(order).clone(memory_format=torch.contiguous_format)
+    return x.permute([order.index(i) for i in range(last + 1)])
 
 
 @register_decomposition(aten.attn)
 def attn(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     _check_attn_operands("attn", q=q, k=k, v=v)
     attn = torch.tanh(torch.matmul(q, k.mT))
-    return torch.matmul(attn, v), attn
+    return _attn_like(q, torch.matmul(attn, v)), attn
 
 
 @register_decomposition(aten._attn_backward)
 def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
-    # Missing incoming gradients, and operands that no requested gradient needs, are None.
-    scores = output_mask[0] or output_mask[1]
+    # Missing incoming gradients, and q and k where only grad_v is wanted, are None.
     grads = [x for x in (grad_attn, grad_output) if x is not None]
-    for name, t, needed in (
-        ("q", q, output_mask[1] and grads),
-        ("k", k, output_mask[0] and grads),
-        ("v", v, scores and grad_output is not None),
-    ):
-        torch._check(
-            t is not None or not needed,
-            lambda: (
-                f"_attn_backward: expected {name}, which a gradient needs, but got None"
-            ),
-        )
+    scores = (output_mask[0] or output_mask[1]) and len(grads) > 0
+    torch._check(
+        not scores or (q is not None and k is not None),
+        lambda: (
+            "_attn_backward: expected q and k, which grad_q and grad_k need, but got None"
+        ),
+    )
     _check_attn_operands(
         "_attn_backward",
         grad_output=grad_output,
@@ -100,7 +125,7 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
         return torch.conj_physical(t) if t.is_complex() else t
 
     grad_q = grad_k = grad_v = None
-    if scores and grads:
+    if scores:
         grad = grad_attn
         if grad_output is not None:
             grad = torch.matmul(grad_output, conj(v).mT)
@@ -108,9 +133,9 @@ def _attn_backward(grad_output, grad_attn, q, k, v, attn, output_mask):
                 grad = grad_attn + grad
         grad_scores = aten.tanh_backward(grad, attn)
         if output_mask[0]:
-            grad_q = torch.matmul(grad_scores, conj(k))
+            grad_q = _attn_like(q, torch.matmul(grad_scores, conj(k)))
         if output_mask[1]:
-            grad_k = torch.matmul(grad_scores.mT, conj(q))
+            grad_k = _attn_like(k, torch.matmul(grad_scores.mT, conj(q)))
     if output_mask[2] and grad_output is not None:
-        grad_v = torch.matmul(conj(attn).mT, grad_output)
+        grad_v = _attn_like(v, torch.matmul(conj(attn).mT, grad_output))
     return grad_q, grad_k, grad_v

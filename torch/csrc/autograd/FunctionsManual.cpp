@@ -96,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward(
     const Tensor& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
   if (!grad_output.defined() && !grad_attn.defined()) {
@@ -129,8 +129,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
   const Tensor scores_t = attn_scores_jvp(q, gg_q, k, gg_k);
 
   // grad_q = X @ conj(gg_k) and grad_k = X^T @ conj(gg_q): the backward, with
-  // gg_k and gg_q in the places of k and q. W has a term of G too, so G is made
-  // once. Composition makes one product less: it has saved G.
+  // gg_k and gg_q in the places of k and q, whose own values it does not read.
+  // W has a term of G too, so G is made once. Composition makes one product
+  // less: it has saved G.
   const std::array<bool, 3> mask = {
       output_mask[2] && !is_missing(gg_k),
       output_mask[3] && !is_missing(gg_q),
@@ -139,8 +140,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
   if (mask[0] || mask[1] || through_slope) {
     const Tensor grad = maybe_addmm(grad_attn, grad_output, maybe_mH(v));
     if (grad.defined() && (mask[0] || mask[1])) {
-      std::tie(grad_q, grad_k, std::ignore) =
-          at::_attn_backward({}, grad, gg_q, gg_k, {}, attn, mask);
+      std::tie(grad_q, grad_k, std::ignore) = at::_attn_backward(
+          {},
+          grad,
+          is_missing(gg_q) ? q : gg_q,
+          is_missing(gg_k) ? k : gg_k,
+          v,
+          attn,
+          mask);
     }
     if (through_slope) {
       grad_through_attn = attn_slope_jvp(grad, attn, scores_t);

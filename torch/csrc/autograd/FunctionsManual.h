@@ -16,7 +16,7 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward(
     const Tensor& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask);
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(

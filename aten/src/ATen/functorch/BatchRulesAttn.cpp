@@ -62,6 +62,18 @@ std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
       {{q_, q_bdim}, {k_, k_bdim}, {v_, v_bdim}}};
   at::native::check_attn_inputs(
       sample(operands[0]), sample(operands[1]), sample(operands[2]));
+  if (!q_bdim && !k_bdim) {
+    // v's columns are those of all samples, of which attn has none.
+    const int64_t columns = v_.dim() - 2;
+    const Tensor v = v_.movedim(*v_bdim, columns);
+    auto [output, attn] = at::attn(q_.alias(), k_.alias(), v.flatten(columns));
+    return std::make_tuple(
+        output.unflatten_symint(
+            columns, {v.sym_size(columns), v.sym_size(columns + 1)}),
+        columns,
+        std::move(attn),
+        std::nullopt);
+  }
   const auto [q, k, v] = in_front(operands);
   if (k_bdim || v_bdim) {
     auto [output, attn] = at::attn(q, k, v);
@@ -88,7 +100,7 @@ std::tuple<Tensor, Bdim, Tensor, Bdim, Tensor, Bdim> attn_backward_batch_rule(
     Bdim q_bdim,
     const std::optional<Tensor>& k_,
     Bdim k_bdim,
-    const std::optional<Tensor>& v_,
+    const Tensor& v_,
     Bdim v_bdim,
     const Tensor& attn_,
     Bdim attn_bdim,

@@ -76,6 +76,15 @@ Tensor rows_like(const Tensor& like, int64_t columns) {
   return at::detail::empty_cpu(sizes, like.options());
 }
 
+// x where attn_empty_like has it
+Tensor laid_out_like(const Tensor& like, const Tensor& x) {
+  if (!x.defined()) {
+    return x;
+  }
+  const Tensor result = attn_empty_like(like, x.size(-1));
+  return result.strides() == x.strides() ? x : result.copy_(x);
+}
+
 } // namespace
 
 std::tuple<Tensor, Tensor> attn_cpu(
@@ -93,9 +102,9 @@ std::tuple<Tensor, Tensor> attn_cpu(
   if (!attn.defined() || attn.numel() == 0) {
     return attn_composed(q, k, v);
   }
-  Tensor output = rows_like(q, e);
+  const Tensor output = rows_like(q, e);
   attn_stub(kCPU, output, attn, q.contiguous(), k.contiguous(), v.contiguous());
-  return std::make_tuple(std::move(output), std::move(attn));
+  return std::make_tuple(laid_out_like(q, output), std::move(attn));
 }
 
 std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
@@ -103,7 +112,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
   AttnBackwardArgs args = attn_backward_operands(
@@ -120,6 +129,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
       !is_fused(args.attn, m, n, d, e, /*backward=*/true)) {
     return attn_backward_composed(args);
   }
+  const Tensor q_ = args.q, k_ = args.k, v_ = args.v;
   for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {
     *t = t->defined() ? t->contiguous() : *t;
   }
@@ -132,7 +142,10 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
       allocate(wants_k, attn_t, d),
       allocate(wants_v, attn_t, e)};
   attn_backward_stub(kCPU, result, args);
-  return std::make_tuple(result.grad_q, result.grad_k, result.grad_v);
+  return std::make_tuple(
+      laid_out_like(q_, result.grad_q),
+      laid_out_like(k_, result.grad_k),
+      laid_out_like(v_, result.grad_v));
 }
 
 } // namespace at::native

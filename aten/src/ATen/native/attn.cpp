@@ -15,7 +15,7 @@
 #include <ATen/ops/_attn_backward_native.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/attn_native.h>
-#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/empty_permuted.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/tanh_backward.h>
@@ -23,8 +23,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
-#include <numeric>
 #include <sstream>
 #include <tuple>
 
@@ -173,6 +171,55 @@ void check_operands(
   }
 }
 
+// The dimensions of x from the outermost to the innermost in memory, as results
+// laid out like x have them: the last dimension last, the others in the order
+// of their strides, where expanded ones come first, and one of size 1 stands
+// before its successor, whatever its stride is.
+DimVector order_in_memory(const Tensor& x) {
+  const auto sizes = x.sym_sizes(), strides = x.sym_strides();
+  const auto holds = [](const SymBool& condition) {
+    return condition.has_hint() && condition.guard_bool(__FILE__, __LINE__);
+  };
+  const auto is_outside = [&](int64_t a, int64_t b) {
+    return !holds(strides[b].sym_eq(0)) &&
+        (holds(strides[a].sym_eq(0)) || holds(strides[a].sym_gt(strides[b])));
+  };
+  const int64_t last = x.dim() - 1;
+  DimVector order, ones;
+  for (const auto i : c10::irange(last)) {
+    if (holds(sizes[i].sym_eq(1))) {
+      ones.push_back(i);
+      continue;
+    }
+    auto place = order.end();
+    while (place != order.begin() && is_outside(i, *(place - 1))) {
+      --place;
+    }
+    order.insert(place, i);
+  }
+  order.push_back(last);
+  for (auto i = ones.rbegin(); i != ones.rend(); ++i) {
+    order.insert(std::find(order.begin(), order.end(), *i + 1), *i);
+  }
+  return order;
+}
+
+// x with its dimensions in memory in the order of like's.
+Tensor laid_out_like(const Tensor& like, const Tensor& x) {
+  if (like.layout() != kStrided || x.layout() != kStrided) {
+    return x;
+  }
+  const DimVector order = order_in_memory(like);
+  if (std::is_sorted(order.begin(), order.end())) {
+    return x; // products are contiguous
+  }
+  DimVector inverse(order.size());
+  for (const auto i : c10::irange(order.size())) {
+    inverse[order[i]] = i;
+  }
+  return x.permute(order).clone(at::MemoryFormat::Contiguous).permute(inverse);
+}
+
 // at::matmul without the operator that it adds to a single matrix product.
 Tensor product(const Tensor& a, const Tensor& b) {
   return a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b);
@@ -203,31 +250,9 @@ Tensor attn_resolved(const std::optional<Tensor>& t) {
 }
 
 Tensor attn_empty_like(const Tensor& like, int64_t columns) {
-  const int64_t last = like.dim() - 1;
   DimVector sizes(like.sizes());
-  sizes[last] = columns;
-  // Where a dimension stands in memory: the larger, the further out.
-  DimVector place(like.strides());
-  place[last] = 0;
-  for (int64_t i = last - 1; i >= 0; --i) {
-    if (sizes[i] == 1) {
-      place[i] = place[i + 1];
-    } else if (place[i] == 0) {
-      place[i] = std::numeric_limits<int64_t>::max();
-    }
-  }
-  DimVector order(like.dim());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return place[a] > place[b];
-  });
-  DimVector strides(like.dim());
-  int64_t stride = 1;
-  for (auto i = order.rbegin(); i != order.rend(); ++i) {
-    strides[*i] = stride;
-    stride *= std::max<int64_t>(sizes[*i], 1);
-  }
-  return at::empty_strided(sizes, strides, like.options());
+  sizes.back() = columns;
+  return at::empty_permuted(sizes, order_in_memory(like), like.options());
 }
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -241,25 +266,11 @@ bool AttnBackwardArgs::wants_scores_gradient() const {
 
 void AttnBackwardArgs::check() const {
   constexpr const char* op = "_attn_backward";
-  const auto check_needed = [&](const char* name,
-                                const Tensor& t,
-                                const char* gradient,
-                                bool needed) {
-    TORCH_CHECK(
-        t.defined() || !needed,
-        op,
-        ": expected ",
-        name,
-        ", which ",
-        gradient,
-        " needs, but got None");
-  };
-  const bool scores = wants_scores_gradient();
-  const bool output = grad_output.defined();
-  check_needed("q", q, "grad_k", output_mask[1] && scores);
-  check_needed("k", k, "grad_q", output_mask[0] && scores);
-  check_needed("v", v, "grad_q", output_mask[0] && output);
-  check_needed("v", v, "grad_k", output_mask[1] && output);
+  TORCH_CHECK(
+      (q.defined() && k.defined()) || !wants_scores_gradient(),
+      op,
+      ": expected q and k, which grad_q and grad_k need, but got None for ",
+      q.defined() ? "k" : "q");
   check_operands(
       op,
       {{"grad_output", "ME", grad_output},
@@ -275,7 +286,7 @@ AttnBackwardArgs attn_backward_operands(
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask) {
   AttnBackwardArgs args{
@@ -296,7 +307,7 @@ std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& v) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = product(q, k.mT()).tanh_();
-  Tensor output = product(attn, v);
+  Tensor output = laid_out_like(q, product(attn, v));
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
@@ -307,14 +318,14 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
   if (args.wants_scores_gradient()) {
     const Tensor grad = scores_gradient(args);
     if (args.output_mask[0]) {
-      grad_q = product(grad, args.k.conj());
+      grad_q = laid_out_like(args.q, product(grad, args.k.conj()));
     }
     if (args.output_mask[1]) {
-      grad_k = product(grad.mT(), args.q.conj());
+      grad_k = laid_out_like(args.k, product(grad.mT(), args.q.conj()));
     }
   }
   if (args.output_mask[2] && args.grad_output.defined()) {
-    grad_v = product(args.attn.mH(), args.grad_output);
+    grad_v = laid_out_like(args.v, product(args.attn.mH(), args.grad_output));
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));
@@ -336,7 +347,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward(
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
   return attn_backward_composed(attn_backward_operands(

@@ -58,7 +58,7 @@ TORCH_API AttnBackwardArgs attn_backward_operands(
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     const std::array<bool, 3>& output_mask);
 

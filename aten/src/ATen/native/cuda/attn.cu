@@ -64,7 +64,7 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
     const std::optional<Tensor>& grad_attn,
     const std::optional<Tensor>& q,
     const std::optional<Tensor>& k,
-    const std::optional<Tensor>& v,
+    const Tensor& v,
     const Tensor& attn,
     std::array<bool, 3> output_mask) {
   // The dispatcher sets the device of grad_output, which can be missing.

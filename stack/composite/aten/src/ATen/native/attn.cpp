@@ -162,6 +162,55 @@ void check_operands(
   }
 }
 
+// The dimensions of x from the outermost to the innermost in memory, as results
+// laid out like x have them: the last dimension last, the others in the order
+// of their strides, where expanded ones come first, and one of size 1 stands
+// before its successor, whatever its stride is.
+DimVector order_in_memory(const Tensor& x) {
+  const auto sizes = x.sym_sizes(), strides = x.sym_strides();
+  const auto holds = [](const SymBool& condition) {
+    return condition.has_hint() && condition.guard_bool(__FILE__, __LINE__);
+  };
+  const auto is_outside = [&](int64_t a, int64_t b) {
+    return !holds(strides[b].sym_eq(0)) &&
+        (holds(strides[a].sym_eq(0)) || holds(strides[a].sym_gt(strides[b])));
+  };
+  const int64_t last = x.dim() - 1;
+  DimVector order, ones;
+  for (const auto i : c10::irange(last)) {
+    if (holds(sizes[i].sym_eq(1))) {
+      ones.push_back(i);
+      continue;
+    }
+    auto place = order.end();
+    while (place != order.begin() && is_outside(i, *(place - 1))) {
+      --place;
+    }
+    order.insert(place, i);
+  }
+  order.push_back(last);
+  for (auto i = ones.rbegin(); i != ones.rend(); ++i) {
+    order.insert(std::find(order.begin(), order.end(), *i + 1), *i);
+  }
+  return order;
+}
+
+// x with its dimensions in memory in the order of like's.
+Tensor laid_out_like(const Tensor& like, const Tensor& x) {
+  if (like.layout() != kStrided || x.layout() != kStrided) {
+    return x;
+  }
+  const DimVector order = order_in_memory(like);
+  if (std::is_sorted(order.begin(), order.end())) {
+    return x; // products are contiguous
+  }
+  DimVector inverse(order.size());
+  for (const auto i : c10::irange(order.size())) {
+    inverse[order[i]] = i;
+  }
+  return x.permute(order).clone(at::MemoryFormat::Contiguous).permute(inverse);
+}
+
 } // namespace
 
 std::tuple<Tensor, Tensor> attn(
@@ -170,7 +219,7 @@ std::tuple<Tensor, Tensor> attn(
     const Tensor& v) {
   check_operands("attn", {{"q", "MD", q}, {"k", "ND", k}, {"v", "NE", v}});
   Tensor attn = at::tanh(at::matmul(q, k.mT()));
-  Tensor output = at::matmul(attn, v);
+  Tensor output = laid_out_like(q, at::matmul(attn, v));
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
