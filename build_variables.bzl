@@ -6,5 +6,6 @@ aten_native_source_codegen_list = [
 
 aten_native_source_non_codegen_list = [
     "aten/src/ATen/native/AttnCPU.cpp",
+    "aten/src/ATen/native/AttnFused.cpp",
     "aten/src/ATen/native/attn.cpp",
 ]

@@ -158,6 +158,17 @@ def package(module, inputs, dynamic_shapes=None):
         return torch._inductor.aoti_load_package(path)
 
 
+def products(inputs):
+    """How many products ATen makes forward and backward: none, where a kernel runs."""
+    inputs = leaves(inputs)
+    with torch.autograd.profiler.profile() as forward:
+        outputs = torch.attn(*inputs)
+    with torch.autograd.profiler.profile() as backward:
+        torch.autograd.grad(outputs, inputs, outputs)
+    names = [[x.name for x in y.function_events] for y in (forward, backward)]
+    return [x.count("aten::mm") + x.count("aten::bmm") for x in names]
+
+
 class AttnTestCase(TestCase):
     def assert_like_composition(self, run, *choices):
         """`run` makes of attn what it makes of composition, None included, in every case of the choices."""
@@ -690,19 +701,12 @@ class TestContexts(TestCase):
             self.assertEqual(x, y, rtol=0, atol=atol)
 
     def products(self, inputs, threads):
-        """How many products ATen makes forward and backward: none, where a kernel runs."""
         capability = torch.backends.cpu.get_cpu_capability()
         if not CPU_KERNELS or capability not in ("AVX2", "AVX512"):
             self.skipTest("no CPU kernels take float32 and float64 here")
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
-        inputs = leaves(inputs)
-        with torch.autograd.profiler.profile() as forward:
-            outputs = torch.attn(*inputs)
-        with torch.autograd.profiler.profile() as backward:
-            torch.autograd.grad(outputs, inputs, outputs)
-        names = [[x.name for x in y.function_events] for y in (forward, backward)]
-        return [x.count("aten::mm") + x.count("aten::bmm") for x in names]
+        return products(inputs)
 
     @onlyCPU
     @skipIfTorchDynamo("Dynamo compiles the test itself")
@@ -962,24 +966,32 @@ class TestTracing(DynamoTestCase):
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     # Its key does not say which devices have kernels.
     @torch._functorch.config.patch(enable_autograd_cache=False)
-    def test_inductor_keeps_it_whole_where_kernels_are(self):
+    @parametrize("dynamic", [False, True])
+    @parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_inductor_keeps_what_runs_fused(self, dtype, dynamic):
+        """What it asks is what runs: no product of ATen's."""
         require_cpu_inductor()
-        values = (make_inputs(33, 8, 5, **layout) for layout in LAYOUTS)
-        inputs = leaves(itertools.chain(*values))
+        operators = "attn", "_attn_backward"
+        for sizes, layout in itertools.product((FUSED, MIXED, WIDE), LAYOUTS):
+            values = make_inputs(*sizes, dtype, **layout)
+            meta = [x.to("meta") for x in values]
+            fused = [
+                CPU_KERNELS and aten._attn_is_fused(*meta, backward, "cpu")
+                for backward in (False, True)
+            ]
+            for operator, is_fused in zip((0, 1), fused):
+                self.assertEqual(products(values)[operator] == 0, is_fused)
+            inputs = leaves(values)
 
-        def function(*inputs):
-            return loss(torch.attn(*inputs[:3])) + loss(torch.attn(*inputs[3:]))
+            def step(function):
+                value = loss(function(*inputs))
+                return value, *torch.autograd.grad(value, inputs)
 
-        def step(function):
-            value = function(*inputs)
-            return value, *torch.autograd.grad(value, inputs)
-
-        result, code = run_and_get_code(step, torch.compile(function, fullgraph=True))
-        self.assertEqual(result, step(function))
-        for operator in "attn", "_attn_backward":
-            call = f"torch.ops.aten.{operator}.default("
-            expected = len(LAYOUTS) if CPU_KERNELS else 0
-            self.assertEqual("".join(code).count(call), expected)
+            torch._dynamo.reset()
+            compiled = torch.compile(torch.attn, fullgraph=True, dynamic=dynamic)
+            code = "".join(run_and_get_code(step, compiled)[1])
+            calls = [f"torch.ops.aten.{x}.default(" in code for x in operators]
+            self.assertEqual(calls, fused, msg=f"{sizes}")
 
     @in_all_layouts
     def test_compiled_autograd(self, layout):

@@ -21,12 +21,34 @@ Entry :math:`(i, j)` of `attn` weighs row :math:`j` of :attr:`v` in row :math:`i
 As :math:`\tanh` acts on each entry alone, the weights of a row may be negative, and do not
 sum to one. Complex :attr:`k` is transposed, not conjugated.
 
+:func:`torch.nn.functional.scaled_dot_product_attention` has arguments for what is written out here:
+
+* a scale: ``torch.attn(q * scale, k, v)``
+* keys that are padding: rows of zeros in :attr:`k`, whose weight is exactly ``0``, as
+  :math:`\tanh(0)` is
+* a bias of each key: one more column, of ones in :attr:`q` and of the biases in :attr:`k`
+* groups of queries that share keys: more rows of :attr:`q`, or :attr:`k` and :attr:`v` expanded
+  along one more leading dimension
+* a cache of keys: the part that is filled, ``keys.narrow(-2, 0, n)``, which is not copied
+
+There is no dense or causal mask, no dropout of `attn`, and no support of nested tensors.
+
+.. warning::
+    A mask of ``-inf``, added to the scores, hides a key from softmax. Here it gives the key the
+    weight ``-1``, and no error says so.
+
 Both outputs are differentiable, any number of times and in forward mode too.
+
+`output` lies in memory as :attr:`q` does: dense, its last dimension last and the others in the order
+of :attr:`q`'s strides, where expanded dimensions come first. So ``output.transpose(1, 2)`` is
+contiguous for heads that are ``x.unflatten(-1, (heads, D)).transpose(1, 2)``. `attn` is contiguous.
+The gradients of :attr:`q`, :attr:`k` and :attr:`v` lie as these do.
 
 .. note::
     In autograd's graph, `output` is not computed from `attn`. So a hook on `attn` and
     ``attn.retain_grad()`` see the gradient that `attn` gets from its own uses, without the
-    part that comes through `output`.
+    part that comes through `output`. `attn` requires a gradient also where :attr:`v` alone does,
+    which gets none from it.
 
 .. note::
     The last bits of results may depend on the number of threads, and ``-0.0`` may become ``0.0``.
@@ -72,5 +94,30 @@ Example::
     >>> output, attn = torch.attn(q, k, v)
     >>> output.shape, attn.shape
     (torch.Size([2, 8, 3, 6]), torch.Size([2, 8, 3, 5]))
+
+    >>> # the last two keys are padding
+    >>> valid = torch.tensor([True, True, True, False, False])
+    >>> _, attn = torch.attn(q, k.where(valid[:, None], 0), v)
+    >>> attn[..., ~valid].abs().max()
+    tensor(0.)
+
+    >>> # a bias of each key
+    >>> bias = torch.randn(5)
+    >>> ones, biases = torch.ones(2, 8, 3, 1), bias[:, None].expand(2, 8, 5, 1)
+    >>> _, attn = torch.attn(torch.cat((q, ones), -1), torch.cat((k, biases), -1), v)
+    >>> torch.allclose(attn, torch.tanh(q @ k.mT + bias), atol=1e-5)
+    True
+
+    >>> # 8 heads of queries share 2 of keys: as more rows, and expanded
+    >>> k, v, groups = k[:, :2], v[:, :2], q.unflatten(1, (2, 4))
+    >>> rows = torch.attn(groups.flatten(2, 3), k, v).output.unflatten(2, (4, 3))
+    >>> k, v = (x.unsqueeze(2).expand(-1, -1, 4, -1, -1) for x in (k, v))
+    >>> torch.allclose(rows, torch.attn(groups, k, v).output, atol=1e-5)
+    True
+
+    >>> # one query sees the 7 keys that a cache of 100 holds
+    >>> keys, values = torch.zeros(2, 8, 100, 4), torch.zeros(2, 8, 100, 6)
+    >>> torch.attn(q[..., :1, :], keys.narrow(-2, 0, 7), values.narrow(-2, 0, 7)).attn.shape
+    torch.Size([2, 8, 1, 7])
 """,
 )

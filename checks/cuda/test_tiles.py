@@ -3,9 +3,7 @@ in an emulator of a thread block. And the rule that says which sizes they take."
 
 from __future__ import annotations
 
-import ast
 import importlib
-import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -247,24 +245,3 @@ def test_the_limits_of_what_kernels_take(dtype: torch.dtype) -> None:
     for d, backward, least in (64, False, 3000), (128, False, 4096), (64, True, 3000):
         assert [TILES.takes(dtype, n, d, d, backward) for n in (least - 8, least)] == [False, True]
     assert not any(TILES.takes(dtype, n, 128, 128, True) for n in (3000, 4096, 32768))
-
-
-def test_inductor_follows_the_rule() -> None:
-    """For one matrix with as many rows of q as of k, and for no other."""
-    tree = ast.parse((ROOT / "torch/_inductor/decomposition.py").read_text())
-    (rule,) = (x for x in tree.body if isinstance(x, ast.FunctionDef) and x.name == "_attn_pays_on_cuda")
-    names: dict[str, Any] = {"torch": torch, "statically_known_true": bool}
-    exec(compile(ast.Module([rule], []), "decomposition.py", "exec"), names)
-
-    def pays(dtype: torch.dtype, backward: bool, d: int, e: int, m: int, n: int, *leading: int) -> Any:
-        q, k, v = ((*leading, *shape) for shape in ((m, d), (n, d), (n, e)))
-        tensors = (torch.empty(shape, dtype=dtype, device="meta") for shape in (q, k, v))
-        return names["_attn_pays_on_cuda"](*tensors, backward)
-
-    widths, rows = (0, 32, 64, 128, 256), (0, 8, 2992, 3000, 3001, 4088, 4096, 4097)
-    for dtype in (*DTYPES, torch.float32, torch.float64, torch.int16, torch.complex64):
-        for backward, d, e, n in itertools.product((False, True), widths, widths, rows):
-            expected = TILES.takes(dtype, n, d, e, backward)
-            assert pays(dtype, backward, d, e, n, n) == expected, (dtype, backward, d, e, n)
-            assert not pays(dtype, backward, d, e, n + 8, n)
-            assert not pays(dtype, backward, d, e, n, n, 1)

@@ -82,6 +82,15 @@ def test_its_help_says_what_it_computes(site: Path) -> None:
     assert "tanh" in printed and "(*, M, D)" in printed and "Example" in printed
 
 
+def test_the_examples_of_its_help_run(site: Path) -> None:
+    code = (
+        "import doctest, sys, torch\n"
+        "examples = doctest.DocTestParser().get_doctest(torch.attn.__doc__, {'torch': torch}, 'torch.attn', None, 0)\n"
+        "failed, tried = doctest.DocTestRunner().run(examples)\nprint(tried)\nsys.exit(failed)"
+    )
+    assert int(run(site, sys.executable, "-c", code)) > 20
+
+
 def test_it_is_in_op_db_and_in_the_return_types(site: Path) -> None:
     code = (
         "import torch\nfrom torch.testing._internal.common_methods_invocations import op_db\n"

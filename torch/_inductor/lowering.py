@@ -1,4 +1,4 @@
-"""attn and its backward are called where decomposition.py leaves them whole."""
+"""attn and its backward are called where decomposition.py keeps them."""
 
 import torch
 from torch._inductor.lowering import make_fallback

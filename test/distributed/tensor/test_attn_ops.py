@@ -239,7 +239,9 @@ class TestOneRank(TestCase):
         expected = run([x.requires_grad_() for x in local], torch.attn(*local))
         given = [DTensor.from_local(x.detach(), self.mesh, [BATCH]) for x in local]
         outputs = torch.attn(*given)
-        results = run([x.requires_grad_() for x in given], [x.detach() for x in outputs])
+        results = run(
+            [x.requires_grad_() for x in given], [x.detach() for x in outputs]
+        )
         found = [x.to_local().stride() for x in results]
         self.assertEqual(found, [x.stride() for x in expected])
         self.assertEqual(found[0], q.stride())

@@ -140,14 +140,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> attn_double_backward(
   if (mask[0] || mask[1] || through_slope) {
     const Tensor grad = maybe_addmm(grad_attn, grad_output, maybe_mH(v));
     if (grad.defined() && (mask[0] || mask[1])) {
-      std::tie(grad_q, grad_k, std::ignore) = at::_attn_backward(
-          {},
-          grad,
-          is_missing(gg_q) ? q : gg_q,
-          is_missing(gg_k) ? k : gg_k,
-          v,
-          attn,
-          mask);
+      const Tensor& q_t = is_missing(gg_q) ? q : gg_q;
+      const Tensor& k_t = is_missing(gg_k) ? k : gg_k;
+      std::tie(grad_q, grad_k, std::ignore) =
+          at::_attn_backward({}, grad, q_t, k_t, v, attn, mask);
     }
     if (through_slope) {
       grad_through_attn = attn_slope_jvp(grad, attn, scores_t);

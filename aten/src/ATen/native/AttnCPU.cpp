@@ -85,7 +85,17 @@ Tensor laid_out_like(const Tensor& like, const Tensor& x) {
   return result.strides() == x.strides() ? x : result.copy_(x);
 }
 
+bool are_inputs_fused(
+    const Tensor& q,
+    const Tensor& k,
+    const Tensor& v,
+    bool backward) {
+  return is_fused(q, q.size(-2), k.size(-2), q.size(-1), v.size(-1), backward);
+}
+
 } // namespace
+
+REGISTER_ALL_CPU_DISPATCH(attn_is_fused_stub, &are_inputs_fused)
 
 std::tuple<Tensor, Tensor> attn_cpu(
     const Tensor& q_,

@@ -1,16 +1,21 @@
 // Whether attn runs fused kernels.
 #pragma once
 
-#include <c10/util/env.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/DispatchStub.h>
 
 namespace at::native {
 
-// Whether they run, where `pays` says whether they are faster. In tests the
-// variable TORCH_ATTN_KERNELS decides: 1 makes them run for all that they
-// serve, 0 for nothing.
-inline bool attn_runs_fused(bool pays) {
-  static const auto forced = c10::utils::check_env("TORCH_ATTN_KERNELS");
-  return forced.value_or(pays);
-}
+// Whether attn of q, k and v, or its backward for all gradients, runs fused
+// kernels on the current device. Only sizes and dtype count: the operands may
+// be meta tensors. A device without kernels registers nothing.
+using attn_is_fused_fn =
+    bool (*)(const Tensor& q, const Tensor& k, const Tensor& v, bool backward);
+
+DECLARE_DISPATCH(attn_is_fused_fn, attn_is_fused_stub)
+
+// is_faster, unless the environment variable TORCH_ATTN_KERNELS decides: 1 runs
+// the kernels for all that they compute, 0 for nothing.
+TORCH_API bool attn_runs_fused(bool is_faster);
 
 } // namespace at::native

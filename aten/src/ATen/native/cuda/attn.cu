@@ -39,6 +39,8 @@ bool is_fused(
 }
 
 } // namespace
+
+REGISTER_CUDA_DISPATCH(attn_is_fused_stub, &is_fused)
 #endif
 
 std::tuple<Tensor, Tensor> attn_cuda(
