@@ -647,6 +647,25 @@ class TestSecondOrder(AttnTestCase):
             exact = {name: tuple(precise(group)) for name, group in groups.items()}
             self.assert_as_good(ours, theirs, order(composition, **exact))
 
+    @skipIfTorchDynamo("Dynamo does not trace second derivatives")
+    @parametrize("order", SECOND_ORDERS, name_fn=lambda order: order.__name__)
+    @parametrize("dtype", ALL)
+    def test_one_infinity_makes_no_other_nan(self, dtype, order):
+        """Wherever it stands: no NaN where composition has none."""
+        infinities = torch.inf, -torch.inf
+        if dtype.is_complex:
+            infinities = complex(torch.inf, 0), complex(0, -torch.inf)
+        for layout, i, infinity in itertools.product(LAYOUTS, range(10), infinities):
+            tensors = [*make_all(5, 3, 4, dtype, **layout)[:5]]
+            tensors += make_all(5, 3, 4, dtype, **layout)[:5]
+            tensors[i][..., 1, 2] = infinity
+            given, values, tangents = tensors[:2], tensors[2:5], tensors[5:]
+            groups = (*map(tuple, (values, given, tangents)),)
+            ours, theirs = (order(f, *groups) for f in (torch.attn, composition))
+            for x, y in zip(ours, theirs, strict=True):
+                spoilt = x.isnan() & ~y.isnan()
+                self.assertFalse(spoilt.any(), msg=f"{layout}, {i}, {infinity}")
+
     @skipIfTorchDynamo("it counts the operators of eager code")
     def test_products_are_those_of_composition_and_G(self):
         """Native products, for all that is wanted, given and used of the gradients. Composition has saved G."""

@@ -34,11 +34,25 @@ Tensor maybe_dense(const Tensor& grad) {
   return grad.defined() && grad.is_sparse() ? grad.to_dense() : grad;
 }
 
+// Real and imaginary parts, where `map` is the same for both. Complex
+// arithmetic would multiply by 1 + 0i or 2 + 0i, where an infinity times 0i is
+// NaN.
+template <typename Map, typename... Tensors>
+Tensor map_parts(const Map& map, const Tensor& first, const Tensors&... more) {
+  if (!first.is_complex()) {
+    return map(first, more...);
+  }
+  return at::view_as_complex(
+      map(at::view_as_real(first.resolve_conj()),
+          at::view_as_real(more.resolve_conj())...));
+}
+
 Tensor maybe_add(const Tensor& a, const Tensor& b) {
   if (is_missing(a) || is_missing(b)) {
     return !is_missing(a) ? a : !is_missing(b) ? b : Tensor();
   }
-  return a + b;
+  return map_parts(
+      [](const Tensor& x, const Tensor& y) { return x + y; }, a, b);
 }
 
 // sum + a @ b
@@ -46,10 +60,10 @@ Tensor maybe_addmm(const Tensor& sum, const Tensor& a, const Tensor& b) {
   if (is_missing(a) || is_missing(b)) {
     return is_missing(sum) ? Tensor() : sum;
   }
-  if (is_missing(sum)) {
-    return at::matmul(a, b);
+  if (!is_missing(sum) && a.dim() == 2 && !a.is_complex()) {
+    return at::addmm(sum, a, b);
   }
-  return a.dim() == 2 ? at::addmm(sum, a, b) : sum + at::matmul(a, b);
+  return maybe_add(sum, at::matmul(a, b));
 }
 
 Tensor maybe_mm(const Tensor& a, const Tensor& b) {
@@ -84,7 +98,9 @@ Tensor attn_slope_jvp(
   if (is_missing(grad) || is_missing(attn_t)) {
     return Tensor();
   }
-  return (grad * (attn * attn_t).conj_physical()).mul_(-2);
+  return map_parts(
+      [](Tensor x) { return x.mul_(-2); },
+      grad * (attn * attn_t).conj_physical());
 }
 
 } // namespace
