@@ -88,7 +88,7 @@ def test_the_examples_of_its_help_run(site: Path) -> None:
         "examples = doctest.DocTestParser().get_doctest(torch.attn.__doc__, {'torch': torch}, 'torch.attn', None, 0)\n"
         "failed, tried = doctest.DocTestRunner().run(examples)\nprint(tried)\nsys.exit(failed)"
     )
-    assert int(run(site, sys.executable, "-c", code)) >= 20
+    assert int(run(sys.executable, "-c", code, site=site)) >= 20
 
 
 def test_it_is_in_op_db_and_in_the_return_types(site: Path) -> None:
