@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from bench.tool.fixes.edits import NATIVE, Edit, Fix
 
-SHUFFLE = f"{NATIVE}/ChanelShuffle.cpp"
-SHUFFLE_CHECKS = """{
-  TORCH_CHECK(self.dim() > 2, "native_channel_shuffle: expected at least 3 dimensions, but got sizes ", self.sizes());
-  TORCH_CHECK(groups > 0, "native_channel_shuffle: expected a positive number of groups, but got ", groups);
-  TORCH_CHECK(
-      self.size(1) % groups == 0,
-      "native_channel_shuffle: expected a number of groups that divides ", self.size(1), " channels, but got ", groups);
-"""
 REAL = (
     "  TORCH_CHECK(\n      !self.is_complex(),\n"
     '      {}, ": expected real numbers, since complex ones have no order, but got ", self.scalar_type());\n'
@@ -38,11 +30,6 @@ LEAST = """scalar_t b) {
       return static_cast<scalar_t>(bits(0) - static_cast<bits>(a));
     }
   }
-"""
-DIAGONALS = """const auto columns = std::min<int64_t>(shape[1], diagonals_2d.size(1));
-  auto nnz_per_diag = offsets_1d.clamp_max(0).add(shape[0])
-                          .minimum(offsets_1d.clamp_min(0).neg().add(columns))
-                          .clamp_min_(0);
 """
 
 KERNELS = (
@@ -82,16 +69,6 @@ KERNELS = (
         ),
     ),
     Fix(
-        "channel_shuffle",
-        181029,
-        "native_channel_shuffle without groups ends the process",
-        "checks of shapes, with a message",
-        (
-            Edit(SHUFFLE, "Tensor channel_shuffle_cpu(", r"\{\n(?=  Tensor output;)", SHUFFLE_CHECKS),
-            Edit(SHUFFLE, "Tensor math_channel_shuffle(", r"\{\n(?=  int64_t b)", SHUFFLE_CHECKS),
-        ),
-    ),
-    Fix(
         "embedding_bag",
         175487,
         "embedding_bag of float64 without offsets ends the process",
@@ -102,20 +79,6 @@ KERNELS = (
                 "void check_arguments(",
                 r"(?=  AT_DISPATCH_INDEX_TYPES\(offsets)",
                 BAG_CHECK,
-            ),
-        ),
-    ),
-    Fix(
-        "trace",
-        184874,
-        "trace does not take float16 and bfloat16",
-        "dtypes of a kernel",
-        (
-            Edit(
-                f"{NATIVE}/ReduceOps.cpp",
-                "Tensor trace_cpu(",
-                r"COMPLEX\((?=self\.scalar_type\(\), \"trace\")",
-                "COMPLEX_AND2(kHalf, kBFloat16, ",
             ),
         ),
     ),
@@ -152,34 +115,6 @@ KERNELS = (
                 "TORCH_META_FUNC(adaptive_max_pool2d_backward)",
                 r"(?=  TORCH_CHECK\(input\.dtype\(\))",
                 INDICES_CHECK,
-            ),
-        ),
-    ),
-    Fix(
-        "unfold_backward",
-        162720,
-        "unfold_backward with a step of 0 ends the process",
-        "a check in an operator's function",
-        (
-            Edit(
-                f"{NATIVE}/UnfoldBackward.cpp",
-                "Tensor unfold_backward(",
-                r"(?=  auto grad_input = )",
-                '  TORCH_CHECK(step > 0, "unfold_backward: expected a positive step, but got ", step);\n',
-            ),
-        ),
-    ),
-    Fix(
-        "spdiags",
-        174052,
-        "a diagonal outside of the matrix makes spdiags write anywhere",
-        "a sparse operator, whose kernel another source has",
-        (
-            Edit(
-                f"{NATIVE}/sparse/SparseFactories.cpp",
-                "Tensor spdiags(",
-                r"auto nnz_per_diag = [^;]*;\n",
-                DIAGONALS,
             ),
         ),
     ),

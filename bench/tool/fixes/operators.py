@@ -11,16 +11,6 @@ UNBIND_RULE = """std::tuple<std::vector<Tensor>, std::optional<int64_t>> unbind_
 }
 
 """
-VIEW_RULE = """std::tuple<Tensor, std::optional<int64_t>> view_dtype_batch_rule(
-    const Tensor& self, std::optional<int64_t> self_bdim, ScalarType dtype) {
-  const auto batched = moveBatchDimToFront(self, self_bdim);
-  TORCH_CHECK(
-      batched.dim() > 1 || c10::elementSize(dtype) == batched.element_size(),
-      "view: expected a dtype of ", batched.element_size(), " bytes for a single element, but got ", dtype);
-  return {batched.view(dtype), 0};
-}
-
-"""
 YAML = f"{NATIVE}/native_functions.yaml"
 SCALAR_ENTRY = """
 
@@ -85,26 +75,6 @@ OPERATORS = (
                 "  VMAP_SUPPORT(diag_embed,",
                 r"\A",
                 "  VMAP_SUPPORT2(unbind_copy, int, unbind_copy_batch_rule);\n",
-            ),
-        ),
-    ),
-    Fix(
-        "view_dtype",
-        180727,
-        "vmap refuses view as another dtype",
-        "a batch rule of a view, and its line in a list",
-        (
-            Edit(
-                "aten/src/ATen/functorch/BatchRulesViews.cpp",
-                "std::tuple<Tensor, std::optional<int64_t>> unfold_batch_rule(",
-                r"\A",
-                VIEW_RULE,
-            ),
-            Edit(
-                "aten/src/ATen/functorch/BatchRulesViews.cpp",
-                "  VMAP_SUPPORT(view, view_batching_rule);",
-                r"\A",
-                "  VMAP_SUPPORT2(view, dtype, view_dtype_batch_rule);\n",
             ),
         ),
     ),
