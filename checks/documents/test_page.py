@@ -55,14 +55,7 @@ def test_a_page_is_whole_and_its_mathematics_is_there(page: Callable[[str], Path
     assert "$" not in found.words and 'class="math-core-error"' not in text
 
 
-def test_the_page_of_this_stack_has_every_pr(page: Callable[[str], Path]) -> None:
-    text = page("").read_text()
-    for one in SERIES.outline():
-        assert f'<h2 id="{one.name}">' in text
-    assert all(f"<code>{path}</code>" in text for commit in SERIES.commits for path in commit.paths)
-
-
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the pages with")
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", (PAGES[0], PAGES[-1]))
 def test_a_browser_shows_a_page_without_fault(page: Callable[[str], Path], name: str, tmp_path: Path) -> None:
     assert faults(measured(page(name), tmp_path)) == []

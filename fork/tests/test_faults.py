@@ -17,13 +17,12 @@ from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises, skip
 
 from fork.engine import pipeline
 from fork.engine.build import Build
-from fork.engine.compile import toolchain
 from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
 from fork.errors import ForkError
 from fork.tests import halve
-from fork.tests.helpers import ROOT, Tool, edit, fork_of, python, script
+from fork.tests.helpers import ROOT, Tool, edit, fork_of, python
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = [mark.xdist_group("faults"), mark.long]
@@ -291,10 +290,3 @@ def test_a_path_that_no_compiler_takes(root: Path, tmp_path: Path, character: st
     said = tool.refusal(*words(root), "--build", tmp_path / f"a{character}b")
     assert said.startswith("fork: a build takes no path with ")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_compiler_without_openmp(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
-    """As clang is where its own OpenMP is not installed."""
-    monkeypatch.setenv("CXX", str(script(tmp_path / "c++", "exit 1")))
-    with raises(ForkError, match=r"c\+\+ has no OpenMP .*: set CXX=g\+\+, or install clang's"):
-        toolchain.check_tools(bases.installed())
