@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from fork.engine.wheel import base as bases
-from fork.page import markdown, rst
+from fork.page import markdown
 from fork.page.content import Change, Content, content
 from fork.page.markdown import Text
 from fork.series import MARKS, Commit, PullRequest, Series
@@ -77,8 +77,7 @@ def _with_links_to_prs(text: str, names: Sequence[str]) -> str:
 
 def _document(id: str, change: Change, links: Mapping[str, str]) -> Text | None:
     """A document as it reads after the PR; a piece of one is not a text to read."""
-    if not change.whole or not change.after:
+    path = PurePosixPath(change.path)
+    if not change.whole or not change.after or path.suffix != ".md":
         return None
-    render = {".md": markdown.render, ".rst": rst.render}.get(PurePosixPath(change.path).suffix)
-    folder = str(PurePosixPath(change.path).parent)
-    return render(change.after, f"{id}-", links, shift=3, folder=folder) if render else None
+    return markdown.render(change.after, f"{id}-", links, shift=3, folder=str(path.parent))

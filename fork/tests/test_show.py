@@ -6,7 +6,7 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark
 
-from fork.page import content, markdown, rst
+from fork.page import content, markdown
 from fork.page.code import coloured, language, rows
 from fork.page.content import Change, Content
 from fork.page.html import LONG, page, render
@@ -63,11 +63,10 @@ def test_a_pr_without_a_description(tmp_path: Path, tool: Tool) -> None:
 @fixture
 def shown(tmp_path: Path) -> Series:
     """The tiny stack as the installed torch can show it; its first PR also brings documents and a long file."""
-    more = "".join(f"      - docs/{name}\n" for name in ("twice.md", "twice.rst", "long.py"))
+    more = "".join(f"      - docs/{name}\n" for name in ("twice.md", "long.py"))
     series = SERIES.replace("      - docs/source/ops.md\n", f"      - docs/source/ops.md\n{more}")
     files = on_a_wheel(series) | {
         "docs/twice.md": DOCUMENT,
-        "docs/twice.rst": "Twice\n=====\n\n:math:`\\bar x` is :func:`known`.\n\n.. figured:: out\n",
         "docs/long.py": "x = 1\n" * (LONG + 1),
     }
     return Series.load(write(tmp_path, STACK | files))
@@ -80,7 +79,7 @@ def part(text: str, start: str, end: str) -> str:
 def test_a_page_is_whole_and_needs_nothing_else(tmp_path: Path, shown: Series) -> None:
     for words in ([], ["1"], ["fast"]):
         assert fork("--root", tmp_path, "show", *words, "--html", tmp_path / "page.html") == 0
-        assert whole((tmp_path / "page.html").read_text()).formulas == (0 if words == ["fast"] else 3)
+        assert whole((tmp_path / "page.html").read_text()).formulas == (0 if words == ["fast"] else 2)
 
 
 @mark.skipif(not CHROMIUM, reason="no Chromium is installed to look at the page with")
@@ -118,10 +117,10 @@ def test_a_page_has_every_pr_and_an_index_of_its_files(shown: Series) -> None:
 
 def test_a_page_counts_what_is_new_and_what_changes_files_of_pytorch(shown: Series) -> None:
     text = page(shown, None)
-    assert "plain: 4 new, 3 changed files" in text and "fast: 2 changed, 1 dropped files" in text
+    assert "plain: 3 new, 3 changed files" in text and "fast: 2 changed, 1 dropped files" in text
     assert text.count(MARKS) == 1
     index = part(text, 'aria-label="files of plain"', "</nav>")
-    assert [index.count(f"<i>{mark}</i>") for mark in "+~-"] == [4, 3, 0]
+    assert [index.count(f"<i>{mark}</i>") for mark in "+~-"] == [3, 3, 0]
 
 
 def test_a_page_leads_from_pr_to_pr(shown: Series) -> None:
@@ -140,11 +139,10 @@ def test_a_page_leads_from_pr_to_pr(shown: Series) -> None:
 
 def test_a_document_is_read_as_text_with_its_diff_behind_a_switch(shown: Series) -> None:
     text = page(shown, shown.prs[0])
-    for name, words in (("twice.md", "<math>"), ("twice.rst", "<math ")):
-        file = part(text, f'id="plain/docs/{name}"', "</div></details>\n</details>")
-        read, diff = file.split('<details class="part">')
-        assert '<details class="part" open><summary>the text</summary>' in read and words in read
-        assert "<summary>the diff</summary>" in diff and '<tr class="add">' in diff
+    file = part(text, 'id="plain/docs/twice.md"', "</div></details>\n</details>")
+    read, diff = file.split('<details class="part">')
+    assert '<details class="part" open><summary>the text</summary>' in read and "<math>" in read
+    assert "<summary>the diff</summary>" in diff and '<tr class="add">' in diff
     read = part(text, '<div class="document">', "</details>")
     there = "#plain/aten/src/ATen/native/Twice.cpp"
     assert f'<a href="{there}"><code>Twice.cpp</code></a>, see <a href="{there}">there</a>' in read
@@ -293,34 +291,3 @@ and <span class="math inline"><math><msup><mi>x</mi><mn>2</mn></msup></math></sp
 def test_a_formula_that_is_none_shows_as_written_with_the_reason() -> None:
     text = markdown.render(r"$\nonsense{<}$", "", {}).html
     assert r"<code>\nonsense{&lt;}</code>" in text and "Unknown command" in text and "<math" not in text
-
-
-def test_restructured_text() -> None:
-    text = """\
-Title
-=====
-
-A ``code`` and :func:`f`
-
-and `a link <https://example.org>`_ to `a file <a.py>`_ or `none <b.py>`_ or missing_
-
-.. image:: https://example.org/x.png
-
-.. autosummary::
-
-    twice
-"""
-    found = rst.render(text, "here-", {"a.py": "#a"})
-    assert found.headings == [(1, "here-title", "Title")]
-    assert_expected_inline(
-        re.sub(r'</?span[^>]*>| class="[^"]*"', "", found.html),
-        """\
-<section id="here-title">
-<h2>Title</h2>
-<p>A code and :func:`f`</p>
-<p>and <a href="https://example.org">a link</a> to <a href="#a">a file</a> or none or missing_</p>
-https://example.org/x.png<pre>.. autosummary::
-
-    twice</pre>
-</section>""",
-    )
