@@ -41,7 +41,7 @@ PRODUCTS = {"aten::mm", "aten::matmul", "aten::bmm", "aten::baddbmm"}
 
 def is_served(q, k, v, grad_output=None, grad_attn=None):
     """Whether kernels serve these inputs forward, and backward for all gradients."""
-    m, n, d, e = q.size(-2), k.size(-2), k.size(-1), v.size(-1)
+    n, d, e = k.size(-2), k.size(-1), v.size(-1)
     device = q.device.type.upper()
     has_kernels = torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", device)
     if 0 in (*q.shape[:-1], n) or not has_kernels:
@@ -49,9 +49,9 @@ def is_served(q, k, v, grad_output=None, grad_attn=None):
     if device == "CPU":
         return True, True
     old = torch.version.hip or torch.cuda.get_device_capability(q.device) < (8, 0)
-    if old or q.dim() != 2 or m != n:
+    if old or q.dim() > 10:
         return False, False
-    forward = q.dtype.itemsize == 2 and d == e and d in (64, 128) and n % 8 == 0
+    forward = q.dtype.itemsize == 2 and d == e and d in (64, 128)
     usual = grad_output is not None and grad_attn is None
     return forward, forward and d == 64 and usual
 
@@ -274,8 +274,8 @@ class TestAttnKernels(TestCase):
                 self.assertIsNone(broken_rule(name, dtype, values))
 
     def size(self, n, d, e, width=64):
-        """A size, or the next one that the kernels of CUDA serve."""
-        return (n, d, e) if self.device_type == "cpu" else (-n // 8 * -8, width, width)
+        """A size, or on CUDA one that has kernels there."""
+        return (n, d, e) if self.device_type == "cpu" else (n, width, width)
 
     def served_inputs(self, n, d, e, dtype, device):
         """Inputs that kernels serve backward too: those of CUDA know no grad_attn."""
@@ -320,17 +320,44 @@ class TestAttnKernels(TestCase):
             self.assert_rule([[*inputs[:3], None, expanded]])
             self.assert_rule([[*inputs[:4], None]])
 
-    @onlyCPU  # composed on CUDA, by other products for a batch
     @dtypes(*DTYPES)
+    @dtypesIfCUDA(torch.float16, torch.bfloat16)
     def test_a_batch_is_its_matrices(self, device, dtype):
         """Bit for bit, where one thread takes whole matrices: those of a batch follow each other in its memory."""
-        inputs = make_inputs(70, 20, 9, dtype, device, m=50, lead=(2, 2))
+        n, d, e = self.size(70, 20, 9)
+        inputs = make_inputs(n, d, e, dtype, device, m=50, lead=(2, 2))
+        inputs = inputs if self.device_type == "cpu" else [*inputs[:4], None]
         torch.set_num_threads(1)
         with self.runs(*is_served(*inputs)):
             results = kernels(*inputs)
         for i in itertools.product(range(2), repeat=2):
-            single = kernels(*(t[i] for t in inputs))
+            single = kernels(*(None if t is None else t[i] for t in inputs))
             self.assertEqual([t[i] for t in results], list(single), atol=0, rtol=0)
+
+    @onlyCUDA
+    @dtypes(torch.float16, torch.bfloat16)
+    @parametrize("m,n", ((70, 131), (1, 1100), (200, 7), (128, 128)))
+    def test_heads(self, device, dtype, m, n):
+        """Where they lie, grouped queries too; a gradient that is not wanted is no more than left out."""
+
+        def heads(t):
+            return t.transpose(1, 2).contiguous().transpose(1, 2)
+
+        inputs = make_inputs(n, 64, 64, dtype, device, m=m, lead=(2, 3))[:4]
+        q, *keys, grad_output = map(heads, inputs)
+        for k, v in (keys, [t[:, :1].expand_as(t) for t in keys]):
+            self.assert_rule([[q, k, v, grad_output, None]])
+            served = is_served(q, k, v, grad_output)
+            with self.runs(*served):
+                _, attn, *grads = kernels(q, k, v, grad_output)
+            for mask in itertools.product((True, False), repeat=3):
+                fused = served[1] and any(mask[:2]) and (mask[1] or not mask[2])
+                # Where nothing is wanted there are no products either.
+                with self.runs(served[0], fused or not any(mask)):
+                    some = backward(grad_output, None, q, k, v, attn, mask)
+                if fused:
+                    wanted = [g if want else None for g, want in zip(grads, mask)]
+                    self.assertEqual(list(some), wanted, atol=0, rtol=0)
 
     @dtypes(*DTYPES)
     def test_no_matrix_and_no_row(self, device, dtype):

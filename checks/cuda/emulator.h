@@ -37,9 +37,12 @@ namespace emulator {
   throw std::runtime_error("the emulator: " + what);
 }
 
-// Memory whose last byte is followed by a page that may not be touched.
+// Memory whose last byte is followed by a page that may not be touched. It
+// begins as NaN; more than a GiB as zeros, which take no memory until written.
 class Guarded {
  public:
+  static constexpr size_t kSparse = 1 << 30;
+
   explicit Guarded(size_t bytes) {
     const size_t page = 4096;
     mapped_ = (bytes + page - 1) / page * page + page;
@@ -47,7 +50,7 @@ class Guarded {
         nullptr,
         mapped_,
         PROT_READ | PROT_WRITE,
-        MAP_PRIVATE | MAP_ANONYMOUS,
+        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
         -1,
         0));
     if (base_ == MAP_FAILED ||
@@ -55,7 +58,9 @@ class Guarded {
       fail("no memory");
     }
     data_ = base_ + mapped_ - page - bytes;
-    std::memset(data_, 0xff, bytes);
+    if (bytes <= kSparse) {
+      std::memset(data_, 0xff, bytes);
+    }
   }
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
@@ -178,20 +183,19 @@ class Block {
   }
 
   void copy(Copy copy) {
-    check_aligned(copy.to);
     if (copy.valid) {
       check_aligned(copy.from);
     }
+    start(copy.to).landed = kNever;
     if (early_copies) {
       copy.land();
     }
-    Chunk& chunk = chunk_of(copy.to);
-    if (chunk.read == barriers_ || chunk.started == barriers_) {
-      fail("what other threads may read or write is overwritten: no barrier");
-    }
-    chunk.started = barriers_;
-    chunk.landed = kNever;
     threads_[thread].copies.open.push_back(copy);
+  }
+
+  void store(void* to, const void* value) {
+    start(to).landed = barriers_;
+    std::memcpy(to, value, 16);
   }
 
   void commit() {
@@ -245,14 +249,25 @@ class Block {
 
   static constexpr int kNever = -1;
 
-  // How many barriers stood before a copy to 16 bytes started and landed, and
-  // before they were read last.
+  // How many barriers stood before a copy or a store to 16 bytes started and
+  // landed, and before they were read last.
   struct Chunk {
     int started = kNever, landed = kNever, read = kNever;
   };
 
   Chunk& chunk_of(const void* pointer) {
     return chunks_.at((static_cast<const char*>(pointer) - shared_memory) / 16);
+  }
+
+  // The 16 bytes that a copy or a store begins to overwrite.
+  Chunk& start(void* to) {
+    check_aligned(to);
+    Chunk& chunk = chunk_of(to);
+    if (chunk.read == barriers_ || chunk.started == barriers_) {
+      fail("what other threads may read or write is overwritten: no barrier");
+    }
+    chunk.started = barriers_;
+    return chunk;
   }
 
   static void enter() {
@@ -437,13 +452,31 @@ uint32_t pack(T, float low, float high) {
   return T(low).x | static_cast<uint32_t>(T(high).x) << 16;
 }
 
+// As far from tanh as the manual allows.
 ATTN_DEVICE float tanh_approximate(float x) {
-  return std::tanh(x);
+  const float y = std::tanh(x);
+  return std::fabs(y) < 1 - 0x1p-11f ? y * (1 + 0x1p-11f) : y;
 }
 
-struct uint4 {
+ATTN_DEVICE float reciprocal(float x) {
+  return 1 / x;
+}
+
+ATTN_DEVICE float clamp(float x, float limit) {
+  return std::isnan(x) ? x : std::clamp(x, -limit, limit);
+}
+
+struct alignas(8) float2 {
+  float x, y;
+};
+
+struct alignas(16) uint4 {
   uint32_t x, y, z, w;
 };
+
+ATTN_DEVICE void store_shared(void* to, uint4 value) {
+  Block::current->store(to, &value);
+}
 
 ATTN_DEVICE void store_streaming(void* to, uint4 value) {
   Block::check_aligned(to);

@@ -37,6 +37,7 @@ struct Runtime {
   unsigned seed = 0;
   bool early = false; // background copies land at once
   int64_t launches = 0;
+  std::vector<int64_t> only; // blocks, by x, that run; all if it is empty
   std::map<const void*, Kernel> kernels;
   // Bytes of shared memory that a kernel may have on a device
   std::map<std::pair<int8_t, const void*>, int> allowed;
@@ -85,12 +86,18 @@ inline cudaError_t cudaLaunchKernel(
   auto& r = emulator::runtime;
   const size_t allowed = std::max(48 << 10, r.allowed[{r.device, kernel}]);
   if (!r.kernels.count(kernel) || shared > allowed || !grid.x || !grid.y ||
-      grid.y > 65535 || threads.x % 32 || threads.x > 1024) {
+      grid.x > INT32_MAX || grid.y > 65535 || threads.x % 32 ||
+      threads.x > 1024) {
     return cudaErrorInvalidValue;
   }
   r.launches++;
+  std::vector<int64_t> blocks = r.only;
+  for (unsigned x = 0; r.only.empty() && x < grid.x; ++x) {
+    blocks.push_back(x);
+  }
   for (unsigned y = 0; y < grid.y; ++y) {
-    for (unsigned x = 0; x < grid.x; ++x) {
+    for (const auto chosen : blocks) {
+      const auto x = static_cast<unsigned>(chosen);
       const emulator::Guarded memory(shared);
       emulator::Block block(
           threads.x, {x, y, 0}, memory.data(), r.seed++, r.early);

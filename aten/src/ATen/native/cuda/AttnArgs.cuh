@@ -1,5 +1,5 @@
 // The arguments and block sizes of attn's fused kernels. This is all that the
-// host and the kernels share. The sources of the kernels include none of ATen's
+// host and the kernels block. The sources of the kernels include none of ATen's
 // headers, which take longer to compile than the kernels.
 #pragma once
 
@@ -12,41 +12,58 @@ constexpr int kThreads = 128;
 // 16 of them: as many as the registers allow.
 constexpr int kRows = 2;
 constexpr int kBlock = 64 * kRows;
+constexpr int kLeading = 8; // leading dimensions
 
-// An N x width result. Kernels write it to `data`, or to `parts` if the walk
-// has several parts.
+// An operand: matrices whose last stride is 1.
+template <typename T>
+struct Matrices {
+  T* data;
+  int row; // bytes from a row to the next
+  int64_t leading[kLeading]; // strides in elements, 0 where it is expanded
+};
+
+// Kernels write a result to `matrices`, if it is wanted, or to `parts` if the
+// loop has several.
 template <typename T>
 struct Result {
-  T* data;
-  float* parts;
+  Matrices<T> matrices;
+  float* parts; // parts x matrices x rows x width
 };
 
-// Every matrix is contiguous and aligned to 16 bytes. attn is N x N, where N is
-// a multiple of kChunk; all others are N x width.
+// A kernel owns the rows of one side, of q or of k, and loops over the others.
+struct Sizes {
+  int dims; // leading ones
+  int leading[kLeading];
+  int matrices; // the product of these
+  int own, other;
+  int part; // rows of the loop in one part, a multiple of kStep
+  bool aligned; // whether attn's rows begin at multiples of 16 bytes
+};
+
+// One operand has the rows that are owned, and two those that are looped over.
+// All of their rows begin at multiples of 16 bytes.
 template <typename T>
-struct ForwardArgs {
-  const T *q, *k, *v;
-  T* attn;
-  Result<T> output;
-  int n; // no memory holds an attn of 2^31 rows
-  int part; // rows of the walk in one part, a multiple of kWalk
+struct Args {
+  Sizes sizes;
+  Matrices<const T> own, first, second;
+  Matrices<T> attn;
+  Result<T> results[2];
 };
 
 template <typename T>
-struct BackwardArgs {
-  const T *grad_output, *q, *k, *v, *attn;
-  Result<T> grad_q, grad_k, grad_v;
-  int n;
-  int part;
+struct SumArgs {
+  Sizes sizes;
+  Result<T> result;
+  int width, parts;
 };
 
-enum class Kernel { forward, backward_rows, backward_cols, sum_parts };
+enum class Kernel { forward, backward_q, backward_kv, sum_parts };
 
 // Bytes of shared memory: one operand as long as the block and two that are
-// walked over, with two stages each; for backward_cols also attn's tiles.
+// looped over, with two stages each; for backward_kv also attn's tiles.
 constexpr int shared_bytes(Kernel kernel, int width) {
-  const int attn = kernel == Kernel::backward_cols ? kBlock : 0;
-  return 2 * (kBlock * width + 2 * kWalk * (2 * width + attn));
+  const int attn = kernel == Kernel::backward_kv ? kBlock : 0;
+  return 2 * (kBlock * width + 2 * kStep * (2 * width + attn));
 }
 
 // A kernel for operands of this many columns, as the CUDA runtime's functions

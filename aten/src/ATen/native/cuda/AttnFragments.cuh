@@ -23,8 +23,12 @@ namespace at::native::attn_fused {
 
 constexpr int kChunk = 8; // elements of 16 bytes, which one access moves
 constexpr int kLine = 64; // elements of 128 bytes
-constexpr int kWalk = 64; // rows that a block takes in one step
+constexpr int kStep = 64; // rows that a block takes in one step
 constexpr int kStrip = 32; // of them, those that are scored at once
+
+ATTN_DEVICE int lane() {
+  return threadIdx.x % 32;
+}
 
 // Two neighbours in a row.
 using Pair = uint32_t;
@@ -72,16 +76,16 @@ struct Tile {
 // block of 16 rows and 32 bytes. The four matrices arrive as top left, bottom
 // left, top right, bottom right.
 template <typename T>
-ATTN_DEVICE SharedAddress
-by_columns(Tile<T> tile, int row, int column, int lane) {
-  return tile.address(row, column, lane % 16, lane / 16);
+ATTN_DEVICE SharedAddress by_columns(Tile<T> tile, int row, int column) {
+  return tile.address(row, column, lane() % 16, lane() / 16);
 }
 
 // The same block; the matrices arrive as top left, top right, bottom left,
 // bottom right.
 template <typename T>
-ATTN_DEVICE SharedAddress by_rows(Tile<T> tile, int row, int column, int lane) {
-  return tile.address(row, column, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+ATTN_DEVICE SharedAddress by_rows(Tile<T> tile, int row, int column) {
+  const int r = lane() / 16 * 8 + lane() % 8;
+  return tile.address(row, column, r, lane() / 8 % 2);
 }
 
 // scores (16 * kRows x 8 * kTiles) += left @ right^T
@@ -89,20 +93,19 @@ template <typename T, int kRows, int kTiles>
 ATTN_DEVICE void first_product(
     float (&scores)[kRows][kTiles][4],
     Tile<T> left,
-    Tile<T> right,
-    int lane) {
+    Tile<T> right) {
   for (int from = 0; from < left.stride; from += kLine) {
 #pragma unroll(4)
     for (int d = 0; d < kLine; d += 16) {
       uint32_t a[kRows][4];
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
-        load_matrices(a[m], by_columns(left, 16 * m, from + d, lane));
+        load_matrices(a[m], by_columns(left, 16 * m, from + d));
       }
 #pragma unroll
       for (int t = 0; t < kTiles; t += 2) {
         uint32_t b[4];
-        load_matrices(b, by_rows(right, 8 * t, from + d, lane));
+        load_matrices(b, by_rows(right, 8 * t, from + d));
 #pragma unroll
         for (int m = 0; m < kRows; ++m) {
           mma(T(), scores[m][t], a[m], b[0], b[1]);
@@ -118,14 +121,13 @@ template <typename T, int kRows, int kTiles, int kPairs>
 ATTN_DEVICE void second_product(
     float (&result)[kRows][kTiles][4],
     const Pair (&pairs)[kRows][kPairs][2],
-    Tile<T> wide,
-    int lane) {
+    Tile<T> wide) {
 #pragma unroll
   for (int t = 0; t < kPairs; t += 2) {
 #pragma unroll
     for (int n = 0; n < kTiles; n += 2) {
       uint32_t b[4];
-      load_matrices_transposed(b, by_columns(wide, 8 * t, 8 * n, lane));
+      load_matrices_transposed(b, by_columns(wide, 8 * t, 8 * n));
 #pragma unroll
       for (int m = 0; m < kRows; ++m) {
         const auto& p = pairs[m];

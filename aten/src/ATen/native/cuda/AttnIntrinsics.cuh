@@ -80,11 +80,31 @@ ATTN_TYPE(c10::Half, "f16")
 ATTN_TYPE(c10::BFloat16, "bf16")
 #undef ATTN_TYPE
 
-// One instruction. Its relative error of 2^-11 is smaller than the rounding of
-// bfloat16 and as large as that of float16.
+// Writes 16 bytes to shared memory, which are read after the next barrier.
+ATTN_DEVICE void store_shared(void* to, uint4 value) {
+  *static_cast<uint4*>(to) = value;
+}
+
+// Its relative error is 2^-11: less than half of bfloat16's rounding, and as
+// much as float16's.
 ATTN_DEVICE float tanh_approximate(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Within one unit in the last place.
+ATTN_DEVICE float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// x within [-limit, limit]; NaN stays NaN, unlike in std::min and std::max.
+ATTN_DEVICE float clamp(float x, float limit) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;\n" : "=f"(y) : "f"(x), "f"(limit));
+  asm("max.NaN.f32 %0, %0, %1;\n" : "+f"(y) : "f"(-limit));
   return y;
 }
 

@@ -1,42 +1,41 @@
-// For which inputs attn's fused kernels run on CUDA; all others are composed.
+// For which calls attn runs its fused kernels on CUDA.
 #pragma once
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace at::native::attn_fused {
 
-// What the kernels can compute: 16 bits, operands of 64 columns each, forward
-// also of 128, and rows of attn that are whole 16 bytes.
-inline bool serves(
-    ScalarType dtype,
-    int64_t n,
-    int64_t d,
-    int64_t e,
-    bool backward) {
-  return (dtype == kHalf || dtype == kBFloat16) && d == e &&
-      (d == 64 || (d == 128 && !backward)) && n > 0 && n % 8 == 0;
+// A call of attn or of its backward. `matrices` is the product of `dims`
+// leading dimensions, and `capability` the device's major one.
+struct AttnCall {
+  bool backward;
+  int capability;
+  ScalarType dtype;
+  int64_t dims, matrices, m, n, d, e;
+};
+
+// Whether the kernels compute it: 16 bits, and operands of 64 columns each,
+// forward also of 128. Blocks and rows are counted in 31 bits.
+inline bool can_use_kernels(const AttnCall& x) {
+  constexpr int64_t most = 1 << 30;
+  return x.capability >= 8 && (x.dtype == kHalf || x.dtype == kBFloat16) &&
+      x.d == x.e && (x.d == 64 || (x.d == 128 && !x.backward)) && x.dims <= 8 &&
+      std::min<int64_t>({x.matrices, x.m, x.n}) > 0 &&
+      std::max<int64_t>(x.m, x.n) < most &&
+      x.matrices < most / (std::max<int64_t>(x.m, x.n) / 64 + 1);
 }
 
-// Whether they pay: on the device they are not slower than composition (0.97).
-// Between the sizes of the table nothing was measured. Below, calls in a row
-// gain, since they take one operator for three, but a CUDA graph takes that
-// away. A backward of 128 columns had kernels too: from N = 8192 on faster than
-// composition on an H100, and slower on an H200, whose memory is faster.
-//
-//      N   64: forward      backward   128: forward
-//    256   0.93 / 1.98   0.66 / 1.51   0.72 / 2.03
-//    512   0.98 / 1.93   0.68 / 1.20   0.70 / 2.05
-//   1000   1.08 / 2.04   0.79 / 1.51   0.75 / 2.06
-//   1024   1.04 / 1.98   0.71 / 1.45   0.72 / 1.96
-//   2048   0.94 / 2.08   0.73 / 1.56   0.81 / 2.01
-//   3000   1.31 / 1.88   1.06 / 1.55   0.96 / 1.46
-//   4096   1.66 / 1.71   1.22 / 1.51   1.05 / 1.10
-//   6000   1.92 / 1.95   1.31 / 1.47   1.20 / 1.23
-//   8192   2.22 / 2.23   1.45 / 1.45   1.32 / 1.32
-inline bool pays(int64_t n, int64_t d) {
-  return n >= (d == 64 ? 3000 : 4096);
+// Whether they are not slower than composition (0.97) where that was measured:
+// on an H100 and an H200, for one matrix of M = N rows, with earlier kernels
+// that had the same products and loads, rows of a constant stride and another
+// tanh of float16. All else waits for a measurement.
+inline bool are_kernels_faster(const AttnCall& x) {
+  return x.capability == 9 && (x.dtype == kBFloat16 || x.backward) &&
+      x.dims == 0 && x.m == x.n && x.n % 8 == 0 &&
+      x.n >= (x.d == 64 ? 3000 : 4096);
 }
 
 } // namespace at::native::attn_fused

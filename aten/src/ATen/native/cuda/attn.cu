@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/attn.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 
 #ifndef AT_PER_OPERATOR_HEADERS
 #include <ATen/NativeFunctions.h>
@@ -29,13 +30,19 @@ bool is_fused(
     const Tensor& k,
     const Tensor& v,
     bool backward) {
-  const int64_t n = k.size(-2), d = k.size(-1), e = v.size(-1);
-  // The figures behind the rule are an H100's and an H200's.
-  const bool measured = at::cuda::getCurrentDeviceProperties()->major == 9;
-  return q.dim() == 2 && q.size(0) == n &&
-      attn_fused::serves(q.scalar_type(), n, d, e, backward) &&
-      attn_runs_fused(measured && attn_fused::pays(n, d)) &&
-      attn_fused::run_here();
+  const attn_fused::AttnCall call{
+      backward,
+      at::cuda::getCurrentDeviceProperties()->major,
+      q.scalar_type(),
+      q.dim() - 2,
+      c10::multiply_integers(q.sizes().slice(0, q.dim() - 2)),
+      q.size(-2),
+      k.size(-2),
+      k.size(-1),
+      v.size(-1)};
+  return attn_fused::can_use_kernels(call) &&
+      attn_runs_fused(attn_fused::are_kernels_faster(call)) &&
+      attn_fused::has_device_code();
 }
 
 } // namespace
@@ -74,10 +81,12 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cuda(
   const AttnBackwardArgs args = attn_backward_operands(
       grad_output, grad_attn, q, k, v, attn, output_mask);
 #if !defined(USE_ROCM)
-  // What else may be wanted was not measured.
-  const bool usual = args.grad_output.defined() && !args.grad_attn.defined() &&
-      output_mask[0] && output_mask[1] && output_mask[2];
-  if (usual && is_fused(args.q, args.k, args.v, true)) {
+  // One kernel has grad_q, another grad_k with grad_v; all three were measured.
+  const auto [grad_q, grad_k, grad_v] = output_mask;
+  const bool has_kernels = args.grad_output.defined() &&
+      !args.grad_attn.defined() && (grad_k || (grad_q && !grad_v));
+  if (has_kernels && attn_runs_fused(grad_q && grad_k && grad_v) &&
+      is_fused(args.q, args.k, args.v, true)) {
     return AT_DISPATCH_REDUCED_FLOATING_TYPES(
         attn.scalar_type(), "_attn_backward_cuda", [&] {
           return attn_fused::run_backward<scalar_t>(args);
