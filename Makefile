@@ -66,7 +66,7 @@ cuda: setup
 ifeq ($(NVCC),)
 	@echo 'The CUDA kernels are not tested: nvcc was not found. Install the CUDA toolkit, or set CUDACXX.'
 else
-	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py fork/tests/test_replace_cuda.py
+	$(FORK) run --torch $(TORCH) --cuda on -- python -m pytest -q checks/cuda/test_binary.py checks/cuda/test_rival.py fork/tests/test_replace_cuda.py
 endif
 
 OURS := fork suites checks bench examples conftest.py test/test_ops.py

@@ -15,7 +15,7 @@ from typing import Any
 from bench.attn.cpu import charts, tables
 from bench.attn.cpu.cases import Case
 from bench.attn.cpu.kinds import CAST, KINDS
-from bench.attn.cpu.record import FOLDER, Record, Result
+from bench.attn.cpu.record import FOLDER, Record, Result, kernels
 from bench.attn.cpu.tables import HEAD, gained, milliseconds, provenance, table
 from bench.attn.gpu import report as gpu
 from bench.documents import fill, markdown_table, wrapped
@@ -85,9 +85,8 @@ def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any
             [f"[{record.processor}]({folder}/tables.md)", place, kernels_of, f"[speed-up]({folder}/speedup.svg)"]
         )
     for path, kept in gpus:
-        torch, commits = ({result[key] for result in kept["results"]} for key in ("torch", "commit"))
-        measured = f"torch {', '.join(sorted(torch))}"
-        rows.append([f"[{kept['device']}]({path.name}/tables.md)", measured, f"of {', '.join(sorted(commits))}", ""])
+        kernels_of = "present" if kept["kernels"] == kernels("cuda") else f"of {kept['commit']}"
+        rows.append([f"[{kept['device']}]({path.name}/tables.md)", f"torch {kept['torch']}", kernels_of, ""])
     return markdown_table(("processor, and its tables", "measured with", "kernels", "chart"), rows)
 
 
@@ -117,7 +116,6 @@ def values() -> dict[str, str]:
     # A document at the root shows one processor: AVX512 before AVX2, and that with most figures.
     records = sorted(records, key=lambda record: (record.capability, len(record.results)), reverse=True)[:1]
     return {
-        "gpu": gpu.short([record for _, record in gpu.records()]),
         "speed": speed(records),
         "chart": chart(records),
         "processors": index(everywhere(), gpu.records()),

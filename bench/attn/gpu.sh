@@ -22,6 +22,7 @@ capability=${capability// /}
 ((total - used >= 16000)) || refuse "the $name has $((total - used)) MiB of free memory, and 16000 are needed: end what uses it"
 ((busy < 50)) || refuse "the $name is busy ($((busy)) % of the last second): wait until nothing else uses it"
 
+only=${1:-}
 python=${PYTHON:-python3}
 out=${OUT:-build/gpu}
 end=$((SECONDS + 530))
@@ -69,10 +70,10 @@ check() {
   run contexts bash -c 'forked python -m pytest -q -rf --tb=short test/test_attn_explicit.py -k cuda'
 }
 
-# As the rule chooses, then the kernels at all sizes, which shows where the rule has to change.
+# With kernels wherever they can run, which shows where the rule may choose them. Half of the time, beside all tests.
 bench() {
-  run bench bash -c 'forked python -m bench.attn.gpu --out "$out/results"'
-  TORCH_ATTN_KERNELS=1 run everywhere bash -c 'forked python -m bench.attn.gpu --no-compile --out "$out/everywhere"'
+  local minutes=$(((end - SECONDS) / 60 - (${#only} ? 0 : 4)))
+  run bench bash -c "forked python -m bench.attn.gpu --minutes $minutes --out '$out/results'"
 }
 
 # Without the caching allocator, memcheck knows where each tensor ends. racecheck takes half as many sizes. initcheck

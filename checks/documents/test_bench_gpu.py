@@ -2,26 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from bench.attn.gpu import report
+from bench.attn.gpu.__main__ import Shape, calls
 from bench.attn.reference import composition, runs_kernels
 from checks import ROOT
 from fork.errors import ForkError
 
 
 def test_tables_are_those_of_the_results() -> None:
-    found = report.records()
-    assert found
-    for folder, record in found:
+    """No GPU has run the present kernels yet, so there may be none."""
+    for folder, record in report.records():
         assert (folder / "tables.md").read_text() == report.document(record), "run `python -m bench.attn.gpu.report`"
+
+
+def test_a_run_is_kept_with_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"composition": 30.0, "compiled": 20.0, "Triton": 12.0, "torch.attn": 10.0}
+    result = {"dtype": "bfloat16", "heads": 8, "m": 16, "n": 4096, "d": 64, "kind": "forward", "kernels": True}
+    result |= {"device": times, "calls": {"composition": 50.0, "torch.attn": 20.0}}
+    whole = {
+        "device": "NVIDIA H100 80GB HBM3",
+        "torch": "2.13.0",
+        "commit": "1234567",
+        "kernels": "a",
+        "results": [result],
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/results.json").write_text(json.dumps(whole))
+    monkeypatch.setattr(report, "FOLDERS", tmp_path)
+    place = report.taken(tmp_path)
+    assert place.name == "nvidia-h100"
+    assert (place, whole) in report.records()
+    row = "| 8 | 16 | 4096 | 64 | forward | kernels | 30 | 20 |  | 12 | 10 | 3.00x | 2.50x | 2.50x |  |\n"
+    assert report.document(whole).endswith(row)
+
+
+def test_what_is_timed_is_what_a_layer_takes() -> None:
+    """Heads in, and out gradients as the layer before needs them."""
+    shape = Shape(heads=8, m=5, n=7, d=64)
+    seen = []
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        seen.append((q.shape, k.shape, q.transpose(1, 2).is_contiguous() and v.transpose(1, 2).is_contiguous()))
+        return composition(q, k, v)[0]
+
+    made: dict[str, Any] = calls(function, shape, torch.float32, "cpu")
+    assert seen[0] == ((2, 4, 5, 64), (2, 4, 7, 64), True)
+    assert made["forward"]().shape == (2, 4, 5, 64)
+    for _ in range(2):
+        grads = made["backward"]()
+        assert [grad.shape for grad in grads] == [(2, 5, 4, 64), (2, 7, 4, 64), (2, 7, 4, 64)]
+        assert all(grad.is_contiguous() for grad in grads)
 
 
 @pytest.mark.parametrize(
@@ -44,9 +85,9 @@ def test_programs_know_the_options_that_the_script_gives_them() -> None:
     """Without a GPU each says only that there is none."""
     text = (ROOT / "bench/attn/gpu.sh").read_text()
     commands = re.findall(r"python -m (bench\.attn\.gpu[\w.]*(?: --\w+(?: \S+)?)*)", text)
-    assert len(commands) == 5
+    assert len(commands) == 4
     for command in commands:
-        words = [sys.executable, "-m", *re.sub("[\"';]", " ", command).split()]
+        words = [sys.executable, "-m", *re.sub(r"[\"';]", " ", re.sub(r"\$\w+", "1", command)).split()]
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
         done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=ROOT)
         assert (done.returncode, done.stderr) == (1, "bench: torch finds no GPU on this machine\n"), command
@@ -55,9 +96,9 @@ def test_programs_know_the_options_that_the_script_gives_them() -> None:
 def test_wrong_input_gets_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ForkError, match="results.json is missing: `bash bench/attn/gpu.sh bench` makes it"):
         report.taken(tmp_path)
-    command = [sys.executable, "-m", "bench.attn.gpu", "--n", "8y"]
+    command = [sys.executable, "-m", "bench.attn.gpu", "--d", "96"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode and "invalid size value: '8y'" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode and "invalid choice: 96" in done.stderr and "Traceback" not in done.stderr
 
 
 def script(folder: Path, gpu: str | None) -> subprocess.CompletedProcess[str]:

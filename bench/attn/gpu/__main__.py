@@ -1,66 +1,93 @@
-"""Times attn on a GPU against composition, torch.compile of it, and any other function that `--also` names.
+"""Times attn on a GPU, on heads as a layer has them: (B, rows, H, D).transpose(1, 2).
 
-Of each case it prints two times, medians over rounds in turns: on the device, by replays of a CUDA graph, and of calls
-in a row from Python, where launches count too. FLOP: forward 2 N^2 (D + E), backward 4 N^2 (D + E). The roofline is the
-larger of the FLOP at the rate of 16 bits and one pass over attn at the memory's rate, both from the device's data
-sheet. With TORCH_ATTN_KERNELS=1 the kernels also run where the rule composes. A size is N, or BxN for B matrices.
+Contenders are composition, torch.compile of it, SDPA (flash, which keeps no attn), the Triton kernels of rival.py, and
+torch.attn with its kernels wherever they can run. Backward is from output's gradient, and its gradients are wanted
+contiguous in (B, rows, H, D). Of each it takes two medians in microseconds: on the device, by replays of a CUDA graph,
+and of calls in a row from Python, where launches count too.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
+import itertools
 import json
-import math
-import re
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bench.attn.gpu import peak_memory
-from bench.attn.gpu.report import Result, document, size_of
-from bench.attn.reference import Attn, composition, flop, require_attn, runs_kernels
+from bench.attn.cpu.record import kernels
+from bench.attn.gpu.report import Result, document, line
+from bench.attn.reference import composition, require_attn, runs_kernels
 from bench.machine import commit
 from fork.arguments import Parser, duration, status
 
-# Dense TFLOP/s in 16 bits and TB/s of NVIDIA's data sheets.
-RATES = {"H200": (989.0, 4.8), "H100": (989.0, 3.35), "A100": (312.0, 2.0)}
-KINDS = ("forward", "backward", "both")
-DTYPES = ("bfloat16", "float16", "float32", "float64", "complex64")
-SIZES = [*map(str, (256, 512, 1000, 1024, 2048, 3000, 4096, 6000, 8192, 16384, 32768)), "96x128", "8x512", "4x1024"]
+DTYPES = ("bfloat16", "float16")
+HEADS = (8, 96)
+SIZES = ((128, 128), (512, 512), (2048, 2048), (8192, 8192), (1, 4096), (16, 4096))  # M and N
+WIDTHS = (64, 128)
+ROUNDS = 7
 Call = Callable[[], object]
+Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def calls(function: Attn, dtype: torch.dtype, shape: tuple[int, ...]) -> dict[str, Call]:
-    """Forward, backward from output's gradient, and both as a training step; each has run once."""
+@dataclass(frozen=True)
+class Shape:
+    """Queries and keys of all heads together, D = E columns wide."""
+
+    heads: int
+    m: int
+    n: int
+    d: int
+
+    def leaf(self, rows: int, device: str, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+        batch = 2 if self.heads < 16 else 8
+        return (torch.randn(batch, rows, self.heads // batch, self.d, device=device) * scale).to(dtype)
+
+
+def contenders() -> dict[str, Function]:
+    """The functions of q, k and v that return output, by their names."""
+    from bench.attn.gpu.rival import rival  # Triton comes with a CUDA build of torch
+
+    compiled = torch.compile(composition, dynamic=True, fullgraph=True)
+    return {
+        "composition": lambda q, k, v: composition(q, k, v)[0],
+        "compiled": lambda q, k, v: compiled(q, k, v)[0],
+        "SDPA": F.scaled_dot_product_attention,
+        "Triton": lambda q, k, v: rival(q, k, v)[0],
+        "torch.attn": lambda q, k, v: torch.attn(q, k, v).output,
+    }
+
+
+def calls(function: Function, shape: Shape, dtype: torch.dtype, device: str = "cuda") -> dict[str, Call]:
+    """Forward, and backward as the layer before needs it; each has run once."""
     torch.manual_seed(0)
-    scale = shape[-1] ** -0.25
-    leaves = [(torch.randn(shape, device="cuda") * s).to(dtype).requires_grad_() for s in (scale, scale, 1.0)]
-    grad = torch.randn(shape, device="cuda").to(dtype)
-    output = function(*leaves)[0]
+    scale = shape.d**-0.25
+    rows = (shape.m, scale), (shape.n, scale), (shape.n, 1.0)
+    leaves = [shape.leaf(count, device, dtype, s).requires_grad_() for count, s in rows]
+    heads = [t.transpose(1, 2) for t in leaves]
+    grad = shape.leaf(shape.m, device, dtype).transpose(1, 2)
+    output = function(*heads)
 
-    def forward() -> tuple[Tensor, Tensor]:
+    def forward() -> Tensor:
         with torch.no_grad():
-            return function(*leaves)
+            return function(*heads)
 
-    def backward() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(output, leaves, grad, retain_graph=True)
+    def backward() -> list[Tensor]:
+        return [t.contiguous() for t in torch.autograd.grad(output, leaves, grad, retain_graph=True)]
 
-    def both() -> tuple[Tensor, ...]:
-        return torch.autograd.grad(function(*leaves)[0], leaves, grad)
-
-    found: dict[str, Call] = dict(zip(KINDS, (forward, backward, both), strict=True))
-    for call in found.values():
-        call()
-    return found
+    forward()
+    backward()
+    return {"forward": forward, "backward": backward}
 
 
-def on_device(call: Call, stream: torch.cuda.Stream) -> Call:
+def replays(call: Call, stream: torch.cuda.Stream) -> Call:
     """A replay of the call's kernels."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
@@ -68,127 +95,75 @@ def on_device(call: Call, stream: torch.cuda.Stream) -> Call:
     return graph.replay
 
 
-def medians(functions: dict[str, Call], budget: float) -> dict[str, float]:
-    """Median microseconds of one of many calls in a row, for about this many seconds each."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    counts = {}
-    for name, function in functions.items():
-        function()
+def median(call: Call, budget: float) -> float:
+    """Of many calls in a row, in microseconds, for about so many seconds."""
+
+    def seconds(count: int) -> float:
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        function()
+        for _ in range(count):
+            call()
         torch.cuda.synchronize()
-        counts[name] = max(1, min(50, int(budget / 7 / (time.perf_counter() - begin))))
-    for _ in range(7):
-        for name, function in functions.items():
-            begin = time.perf_counter()
-            for _ in range(counts[name]):
-                function()
-            torch.cuda.synchronize()
-            times[name].append((time.perf_counter() - begin) / counts[name] * 1e6)
-    return {name: statistics.median(found) for name, found in times.items()}
+        return time.perf_counter() - begin
+
+    count = max(1, min(100, int(budget / ROUNDS / min(seconds(1), seconds(1)))))
+    return statistics.median(seconds(count) / count for _ in range(ROUNDS)) * 1e6
 
 
-def size(text: str) -> str:
-    """N or BxN, else ValueError."""
-    if not re.fullmatch(r"([1-9]\d*x)?[1-9]\d*", text):
-        raise ValueError
-    return text
+def measure(functions: dict[str, Function], shape: Shape, dtype: torch.dtype, budget: float) -> list[Result]:
+    """Forward and backward of one shape. One contender at a time has memory; who has too little is left out.
 
-
-def shape_of(size: str, d: int) -> tuple[int, ...]:
-    return (*map(int, size.split("x")), d)
-
-
-def measure(contenders: dict[str, Attn], dtype: torch.dtype, shape: tuple[int, ...], budget: float) -> list[Result]:
-    """The results of one shape of q, k and v, without contenders that raise."""
-    *lead, n, d = shape
-    batch = math.prod(lead)
+    So is a rival that raises, and each says why.
+    """
+    results: dict[str, Result] = {}
     stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        able: dict[str, dict[str, Call]] = {}
-        for name, function in contenders.items():
-            try:
-                able[name] = calls(function, dtype, shape)
-            except Exception as error:
-                if name in ("torch.attn", "composition"):
-                    raise
-                print(f"{dtype} {shape}: {name} left out: {type(error).__name__}: {str(error).splitlines()[0]}")
-        results = []
-        for kind in KINDS:
-            mine = {name: found[kind] for name, found in able.items()}
-            result: Result = {"dtype": str(dtype).removeprefix("torch."), "n": n, "d": d, "kind": kind}
-            result |= {"batch": batch} if lead else {}
-            result["kernels"] = runs_kernels(mine["torch.attn"])
-            result["memory"] = {x: peak_memory(f) / (batch * n * n * dtype.itemsize) for x, f in mine.items()}
-            torch.cuda.synchronize()
-            replays = {} if kind == "both" else {x: on_device(f, stream) for x, f in mine.items()}
-            result["device"] = medians(replays, budget) if replays else {}
-            result["calls"] = medians(mine, budget)
-            result["calls_speedup"] = round(result["calls"]["composition"] / result["calls"]["torch.attn"], 2)
-            results.append(result | {"commit": commit(), "torch": torch.__version__})
-            del replays
-    return results
-
-
-def roofline(result: Result) -> float | None:
-    """The share of the device's bound that a time on the device reaches."""
-    rates = next((found for name, found in RATES.items() if name in torch.cuda.get_device_name()), None)
-    if rates is None or not result["device"]:
-        return None
-    n, d, size = result["n"], result["d"], getattr(torch, result["dtype"]).itemsize
-    seconds = max(flop(result["kind"], n, d, d) / rates[0], n * n * size / rates[1]) / 1e12
-    return seconds * result.get("batch", 1) * 1e6 / result["device"]["torch.attn"]
-
-
-def line(result: Result) -> str:
-    """One result: times, and speed-ups of torch.attn over the others."""
-    text = f"{result['dtype']:8} {size_of(result):>7} {result['d']:4} {result['kind']:8}"
-    for where in ("device", "calls"):
-        times = result[where]
-        if times:
-            text += f"  {where} {times['torch.attn']:9.1f} us"
-            text += "".join(f" {t / times['torch.attn']:5.2f}x {x}" for x, t in times.items() if x != "torch.attn")
-    share = roofline(result)
-    text += f"  {share:4.0%} of roofline" if share else ""
-    memory = result["memory"]
-    return f"{text}  memory {memory['torch.attn']:.2f} (composition {memory['composition']:.2f}) N^2"
+    for name, function in functions.items():
+        torch.cuda.empty_cache()
+        try:
+            with torch.cuda.stream(stream):
+                for kind, call in calls(function, shape, dtype).items():
+                    result = results.setdefault(kind, {**vars(shape), "kind": kind, "device": {}, "calls": {}})
+                    result["kernels"] = name == "torch.attn" and runs_kernels(call)
+                    result["calls"][name] = round(median(call, budget), 2)
+                    torch.cuda.empty_cache()  # A graph has memory of its own.
+                    result["device"][name] = round(median(replays(call, stream), budget), 2)
+        except Exception as error:
+            if name in ("composition", "torch.attn") and not isinstance(error, torch.OutOfMemoryError):
+                raise
+            print(f"{dtype} {shape}: {name} left out: {type(error).__name__}: {str(error).splitlines()[0]}")
+    return list(results.values())
 
 
 def main() -> None:
     parser = Parser(prog="python -m bench.attn.gpu", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--budget", type=duration, default=0.1, help="seconds per measurement")
-    parser.add_argument("--dtype", nargs="+", default=DTYPES[:2], choices=DTYPES)
-    parser.add_argument("--n", nargs="+", type=size, default=SIZES, help="N, or BxN for a batch of B")
-    parser.add_argument("--d", nargs="+", type=int, default=[64, 128])
-    parser.add_argument("--also", metavar="MODULE:FUNCTION", help="a function of q, k, v to time, such as a prototype")
-    parser.add_argument("--no-compile", action="store_true", help="leaves torch.compile out, which takes longest")
+    parser.add_argument("--budget", type=duration, default=0.05, help="seconds per measurement")
+    parser.add_argument("--minutes", type=float, default=9, help="begins no shape after so many")
+    parser.add_argument("--dtype", nargs="+", default=DTYPES, choices=DTYPES)
+    parser.add_argument("--d", nargs="+", type=int, default=WIDTHS, choices=WIDTHS)
     parser.add_argument("--out", type=Path, default=Path("build/gpu/results"), help="folder of results.json, tables.md")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench: torch finds no GPU on this machine")
     require_attn("python -m fork build --cuda on")
-    record: Result = {"device": torch.cuda.get_device_name(), "results": []}
+    os.environ["TORCH_ATTN_KERNELS"] = "1"  # The operator reads it at its first call.
+    torch._dynamo.config.recompile_limit = 64
+    torch._functorch.config.donated_buffer = False  # Each backward runs many times.
+    record: Result = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "commit": commit()}
+    record |= {"kernels": kernels("cuda"), "results": []}
     print(f"{record['device']}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     options.out.mkdir(parents=True, exist_ok=True)
-    for dtype in options.dtype:
-        for d in options.d:
-            for n in options.n:
-                contenders: dict[str, Attn] = {"torch.attn": torch.attn, "composition": composition}
-                if options.also:
-                    module, _, name = options.also.partition(":")
-                    contenders[name] = getattr(importlib.import_module(module), name)
-                if not options.no_compile and dtype == "bfloat16" and n in ("4096", "16384"):
-                    torch._dynamo.reset()  # After eight sizes it would run eagerly.
-                    contenders["compiled"] = torch.compile(composition, dynamic=False, fullgraph=True)
-                for result in measure(contenders, getattr(torch, dtype), shape_of(n, d), options.budget):
-                    print(line(result), flush=True)
-                    record["results"].append(result)
-                # Written after each size, because a run may be stopped before its end.
-                (options.out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
-                (options.out / "tables.md").write_text(document(record))
-                gc.collect()
-                torch.cuda.empty_cache()
+    functions, end = contenders(), time.monotonic() + 60 * options.minutes
+    cases = list(itertools.product(options.d, options.dtype, HEADS, SIZES))
+    for i, (d, dtype, heads, (m, n)) in enumerate(cases):
+        if time.monotonic() > end:
+            print(f"bench: {len(cases) - i} of {len(cases)} shapes are left out for time")
+            break
+        for result in measure(functions, Shape(heads, m, n, d), getattr(torch, dtype), options.budget):
+            record["results"].append({"dtype": dtype} | result)
+            print(line(record["results"][-1]), flush=True)
+        # Written after each shape, because a run may be stopped before its end.
+        (options.out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
+        (options.out / "tables.md").write_text(document(record))
 
 
 if __name__ == "__main__":
