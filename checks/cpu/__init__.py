@@ -1,1 +1,1 @@
-"""The CPU kernels: the rule that says when they run, another compiler, many threads, sizes beyond 32 bits."""
+"""The CPU kernels: the rule that says when they run, another compiler, many threads and processes."""
