@@ -9,7 +9,6 @@ and of calls in a row from Python, where launches count too.
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import statistics
 import sys
@@ -25,6 +24,7 @@ from torch import Tensor
 from bench.attn.cpu.record import kernels
 from bench.attn.gpu.report import Result, document, line
 from bench.attn.reference import composition, require_attn, runs_kernels
+from bench.documents import lines
 from bench.machine import commit
 from fork.arguments import Parser, duration, status
 
@@ -162,7 +162,7 @@ def main() -> None:
             record["results"].append({"dtype": dtype} | result)
             print(line(record["results"][-1]), flush=True)
         # Written after each shape, because a run may be stopped before its end.
-        (options.out / "results.json").write_text(json.dumps(record, indent=1) + "\n")
+        (options.out / "results.json").write_text(lines(record))
         (options.out / "tables.md").write_text(document(record))
 
 

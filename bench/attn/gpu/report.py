@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.documents import markdown_table, wrapped
+from bench.documents import lines, markdown_table, wrapped
 from bench.machine import ROOT
 from fork.arguments import Parser, status
 from fork.errors import ForkError
@@ -21,7 +21,9 @@ HOW = (
     "no attn. Where it says composed, torch.attn has no kernel."
 )
 TIMED = ("composition", "compiled", "SDPA", "Triton", "torch.attn")
-COLUMNS = ("heads", "M", "N", "D", "kind", "by", *TIMED, "device", "Triton's", "in calls", "Triton's")
+SIZE = ("heads", "M", "N", "D")
+KINDS = ("forward", "backward")
+COLUMNS = ("by", *TIMED, "device", "Triton's", "in calls", "Triton's in calls")
 
 Result = dict[str, Any]
 
@@ -42,21 +44,31 @@ def cells(result: Result) -> list[str]:
     times = [f"{result['device'][x]:.4g}" if x in result["device"] else "" for x in TIMED]
     gains = [gain(result, where, of) for where in ("device", "calls") for of in ("torch.attn", "Triton")]
     by = "kernels" if result["kernels"] else "composed"
-    return [*(str(result[x]) for x in ("heads", "m", "n", "d", "kind")), by, *times, *gains]
+    return [by, *times, *gains]
+
+
+def size(result: Result) -> tuple[str, ...]:
+    return tuple(str(result[name.lower()]) for name in SIZE)
 
 
 def line(result: Result) -> str:
     """One result as a run prints it."""
-    pairs = zip(COLUMNS, cells(result), strict=True)
-    return f"{result['dtype']}: " + ", ".join(f"{name} {cell}" for name, cell in pairs if cell)
+    pairs = zip((*SIZE, *COLUMNS), (*size(result), *cells(result)), strict=True)
+    return f"{result['dtype']} {result['kind']}: " + ", ".join(f"{name} {cell}" for name, cell in pairs if cell)
 
 
 def document(record: Result) -> str:
-    """tables.md of one GPU."""
+    """tables.md of one GPU, forward and backward side by side."""
     text = f"# {record['device']}\n\ntorch {record['torch']}, commit {record['commit']}.\n\n{wrapped(HOW)}"
     for dtype in dict.fromkeys(r["dtype"] for r in record["results"]):
-        rows = [cells(r) for r in record["results"] if r["dtype"] == dtype]
-        text += f"\n## {dtype}\n\n{markdown_table(COLUMNS, rows)}"
+        rows: dict[tuple[str, ...], dict[str, list[str]]] = {}
+        for r in record["results"]:
+            if r["dtype"] == dtype:
+                rows.setdefault(size(r), {})[r["kind"]] = cells(r)
+        none = [""] * len(COLUMNS)
+        body = [[*sizes, *(cell for kind in KINDS for cell in found.get(kind, none))] for sizes, found in rows.items()]
+        head = [*SIZE, *(f"{kind}: {name}" for kind in KINDS for name in COLUMNS)]
+        text += f"\n## {dtype}\n\n{markdown_table(head, body)}"
     return text
 
 
@@ -68,8 +80,7 @@ def taken(folder: Path) -> Path:
     record = json.loads(file.read_text())
     place = FOLDERS / "-".join(re.findall(r"[a-z0-9]+", record["device"].lower())[:2])
     place.mkdir(exist_ok=True)
-    results = ",\n".join(json.dumps(r) for r in record.pop("results"))
-    (place / "results.json").write_text(f'{json.dumps(record)[:-1]}, "results": [\n{results}\n]}}\n')
+    (place / "results.json").write_text(lines(record))
     return place
 
 
