@@ -1,1 +1,1 @@
-"""The stack as a whole: on what a wheel ships, on a small PyTorch and back, through the tool's commands."""
+"""The stack as a whole: as commits on a checkout and back, by PyTorch's own linters, and without distributed."""
