@@ -25,6 +25,13 @@ DECLARED = re.compile(r"(?:->[^()]*|\b(\w+)(?:\s*\[[^]]*\])*\s*[{=;]?)$")
 QUALIFIERS = {"const", "noexcept", "override", "final", "try"}
 KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
 WORD = re.compile(r"[A-Za-z_]\w*")
+ACCESS = re.compile(r"^\s*(?:(?:public|private|protected)\s*:\s*)+")
+# A member that code uses without its name, or of which an object or a table is made; and a function's name.
+QUIET_MEMBER = re.compile(
+    r"\b(?:virtual|override|final|operator|friend|using|typedef|template|auto|decltype|struct|class|enum|union)\b"
+    r"|[~#]|\)[\w\s]*="
+)
+FUNCTION = re.compile(r"[\w:&*<>,\s]*?[\s&*>](\w+)\s*\([^{}]*?\)[\w\s]*(?:;|\{.*\}$)")
 MoreOf = Callable[[str, bool], set[str] | None]
 
 
@@ -46,8 +53,13 @@ def concerned(
         names = None if item.startswith("#") else _names(item)
         return names if names is not None else more_of(_text(item), fresh)
 
+    same: set[int] = set()
     for a, b, c, d in hunks(old, new):
         added |= {*range(c, d)} if a == b else set()
+        if b - a == d - c == 1 and (inner := _members(_text(old[a]), _text(new[c]))) is not None:
+            found |= inner
+            same.add(c)
+            continue
         for item in (*old[a:b], *new[c:d]):
             names = names_of(item, a == b)
             if names is None:
@@ -56,6 +68,7 @@ def concerned(
     rest = [
         (set(WORD.findall(_text(item))), names_of(item, True) if n in added else _names(item))
         for n, item in enumerate(new)
+        if n not in same
     ]
     while True:
         more = {name for words, names in rest if words & found for name in names or ()} - found
@@ -66,12 +79,36 @@ def concerned(
         found |= more
 
 
+def _members(before: str, after: str) -> set[str] | None:
+    """The functions by whose names alone code can use what differs in a class, and the values that an enumeration has
+    beside those of before; None where objects, tables or what the language calls by itself may differ."""
+    old, new = (re.fullmatch(r"([^{]*)\{(.*)\};?", item) for item in (before, after))
+    if not old or not new or old[1] != new[1] or not TYPE.match(_plain(old[1]).lstrip()):
+        return None
+    if re.match(r"enum\b", old[1]):
+        values = [[value.strip() for value in one[2].split(",") if value.strip()] for one in (old, new)]
+        return set(values[1][len(values[0]) :]) if values[1][: len(values[0])] == values[0] else None
+    owner = gained(f"{old[1]}{{}};")
+    lists = [[ACCESS.sub("", item) for item in _items(one[2])] for one in (old, new)]
+    differing = [item for a, b, c, d in hunks(*lists) for item in (*lists[0][a:b], *lists[1][c:d])]
+    found: set[str] = set()
+    while differing:
+        for item in differing:
+            name = None if QUIET_MEMBER.search(item.partition("{")[0]) else FUNCTION.match(item)
+            if name is None or name[1] in owner | IMPLICIT:
+                return None
+            found.add(name[1])
+        known = {item for item in lists[1] if (name := FUNCTION.match(item)) and name[1] in found}
+        differing = [item for item in lists[1] if item not in known and found & set(WORD.findall(item))]
+    return found
+
+
 def only_bodies(before: str, after: str) -> bool:
     """Whether nothing differs but what functions do when they are called, of which no type and no constant is made."""
     old, new = _items(before), _items(after)
     for a, b, c, d in hunks(old, new):
         heads = [[_text(item).partition("{")[0] for item in items] for items in (old[a:b], new[c:d])]
-        if heads[0] != heads[1] or any(_goes_on(head) or MADE_OF.search(head) for head in heads[0]):
+        if heads[0] != heads[1] or any(goes_on(head) or MADE_OF.search(head) for head in heads[0]):
             return False
     return True
 
@@ -145,7 +182,7 @@ def _items(text: str) -> list[str]:
             at = closing(code, at, len(code)) + 1
             if at <= 0:
                 break
-            if _goes_on(head):
+            if goes_on(head):
                 continue
         # A directive above it is an item of its own.
         begin = start + len(code[start:at]) - len(code[start:at].lstrip())
@@ -165,7 +202,7 @@ def _rest(there: Scan, start: int, end: int) -> list[tuple[int, str]]:
     return [(call.start(), there.said(*call.span())) for call in calls]
 
 
-def _goes_on(head: str) -> bool:
+def goes_on(head: str) -> bool:
     """Whether what has this before its brace ends with a semicolon: a type or a variable, but no function."""
     head = _plain(head)
     outer = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\)", "", head))
