@@ -8,6 +8,7 @@ import ctypes
 import json
 import os
 import sys
+from functools import cache
 
 ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 # What jumps.cpp writes: a jump over a distance, and one to the address behind it.
@@ -39,9 +40,28 @@ def wrong(slots: list[tuple[str, str, int]], own: list[str]) -> list[str]:
         if library in libraries:
             at = libraries[library][0] + offset
             value = int.from_bytes(ctypes.string_at(at, ADDRESS), sys.byteorder)
-            if not any(first <= value < last for first, last in ranges):
+            if any(first <= value < last for first, last in ranges):
+                continue
+            # A variable may hold something else by now, such as the engine that Python has put there.
+            theirs = [libraries[name] for name in defining(symbol) - set(own) if name in libraries]
+            if any(first <= value < last for first, last in theirs):
                 lost.append(f"{symbol} of {library}")
     return lost
+
+
+@cache
+def defining(symbol: str) -> set[str]:
+    """The libraries of the process that have this symbol, by their files' names."""
+    with open("/proc/self/maps") as maps:
+        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
+    libraries, found = mapped(), set()
+    for path in paths:
+        try:
+            at = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), symbol))
+        except (OSError, ValueError):
+            continue  # a file that has gone, or a library without it
+        found |= {name for name, (first, last) in libraries.items() if first <= at < last}
+    return found
 
 
 def staying(jumps: list[tuple[str, str, int]], own: list[str]) -> list[str]:
