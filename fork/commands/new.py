@@ -14,6 +14,8 @@ from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.folders import BROUGHT
 
+# What PyTorch's suites import beside torch.
+SUITES = ("expecttest", "numpy", "pytest", "scipy")
 EXAMPLE = "softsign_mul(Tensor a, Tensor b, float alpha=1.0) -> Tensor"
 
 
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
         print(f"wrote    {folder / path}")
-    print(_next(folder, operator.name))
+    print(_next(folder, operator.name, _lacking(base.python)))
     return 0
 
 
@@ -68,12 +70,24 @@ def _known(python: Path, site: Path) -> frozenset[str]:
     )
 
 
-def _next(folder: Path, name: str) -> str:
+def _lacking(python: Path) -> list[str]:
+    """What an interpreter lacks of the packages that PyTorch's suites import."""
+    code = f"from importlib.util import find_spec; print(*(name for name in {SUITES} if not find_spec(name)))"
+    return process.run([python, "-c", code], f"{python} does not run", env=process.outside(), cwd="/").split()
+
+
+def _next(folder: Path, name: str, lacking: list[str]) -> str:
     """The commands to type from here; the suites are this project's, for any operator."""
+    first = f"python -m pip install {' '.join(lacking)}\n         " if lacking else ""
+    says = (
+        "first installs what the suites need, the next builds it, then come"
+        if lacking
+        else "first builds it, then come"
+    )
     fork = f"python -m fork --root {shlex.quote(str(folder))}"
     tests = "test/test_ops.py" if Path.cwd() == BROUGHT else shlex.quote(str(BROUGHT / "test/test_ops.py"))
     return f"""\
-next     {fork} run -- python -c 'import torch; help(torch.{name})'
+next     {first}{fork} run -- python -c 'import torch; help(torch.{name})'
          {fork} run -- python {tests} -k {name}
          {fork} check --static
-         The first builds it, the second runs PyTorch's suites, the third names what is left to write."""
+         The {says} PyTorch's suites, and what is left to write."""

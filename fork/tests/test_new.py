@@ -98,6 +98,14 @@ def test_its_folder_is_ready_for_git_and_its_path_for_a_shell(tmp_path: Path, to
     assert [shlex.split(command)[:5] for command in commands] == [["python", "-m", "fork", "--root", str(root)]] * 3
 
 
+def test_what_the_suites_need_is_installed_first(tmp_path: Path, tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an environment that has the tool alone, PyTorch's suites end with a traceback."""
+    monkeypatch.setattr("fork.commands.new.SUITES", ("numpy", "expecttest_of_nobody"))
+    commands = tool("new", tmp_path / "mine", PLAIN).out.partition("next     ")[2].splitlines()
+    assert commands[0] == "python -m pip install expecttest_of_nobody"
+    assert commands[1].split()[:4] == ["python", "-m", "fork", "--root"]
+
+
 def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
     series = new(tmp_path / "mine", "unary_ops(Tensor a) -> Tensor")
     assert {Path(path).name for path in series.state("explicit") if path.endswith(("Kernel.cpp", ".h"))} == {
