@@ -78,7 +78,10 @@ def test_an_error_by_the_name_that_somebody_edits(tmp_path: Path) -> None:
         assert found.error == "/tree/a.cpp:3:1: error: no"
     assert errors(f"{tmp_path}/headers/b.h:1:2: error: no", names, tmp_path)[0].error == "/tree/b.h:1:2: error: no"
     said = f"/ld: x.o: in function `f()':\nunits/{SOURCE}:(.text.f+0x1): undefined reference to `g()'"
-    assert [one.error for one in errors(said, names, tmp_path)] == ["/tree/a.cpp: undefined reference to `g()'"]
+    assert [one.error for one in errors(said, names, tmp_path)] == [
+        "/tree/a.cpp uses `g()`, which neither the branch nor the installed torch defines: "
+        "define it, or rebase the branch onto the release"
+    ]
     said = "x.o:(.text.f+0x1): undefined reference to `at::native::sine(at::Tensor const&)'"
     said_so = "native.yaml:3 `CPU: sine` names at::native::sine, which no source defines"
     assert [one.error for one in errors(said, names, tmp_path)] == [said_so]

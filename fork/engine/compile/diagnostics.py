@@ -17,6 +17,8 @@ OPERATOR = re.compile(r"['‘](\w+)['’] is not a member of ['‘]at['’]|no m
 # Where a linker found what refers to a name: in which of an object's many sections.
 SECTION = re.compile(r":\(\.[^()]*\)(?=: undefined reference)")
 MISSING = re.compile(r"undefined reference to .at::native::(\w+)")
+UNKNOWN = re.compile(r"undefined reference to [`'‘](.+)['’]")
+NOWHERE = "which neither the branch nor the installed torch defines: define it, or rebase the branch onto the release"
 # How nvcc's front end tells an error.
 NVCC = re.compile(r"^(\S.*)\((\d+)\): (?:catastrophic )?error[^:\n]*:", re.MULTILINE)
 # The line of the source that a compiler shows below an error, and the line that points into it.
@@ -70,7 +72,10 @@ def _told(error: str, names: NamesForErrors, folder: Path) -> str:
     missed = MISSING.search(rest)
     if missed and missed[1] in names.kernels:
         return f"{names.kernels[missed[1]]} names at::native::{missed[1]}, which no source defines"
-    return names.files.get(place, place) + colon + rest + _remedy(rest, place in names.fragments)
+    edited = names.files.get(place, place)
+    if unknown := UNKNOWN.search(rest):
+        return f"{edited} uses `{unknown[1]}`, {NOWHERE}"
+    return edited + colon + rest + _remedy(rest, place in names.fragments)
 
 
 def _remedy(said: str, fragment: bool) -> str:
