@@ -23,25 +23,12 @@ class Refusal(Enum):
         "{path} adds an operator whose node {node} would take the place of the base's: "
         "give the operator a name of its own"
     )
-    OTHER_HEADER = "PyTorch's generators make another {header} than the wheel has, without `{line}`"
+    ARGUMENTS = "{path} gives {name} other arguments, and code of the base passes the old ones: add an overload instead"
+    TAGS = "{path} has other tags, and the base's code has their numbers: give operators tags that there are"
     NO_AUTOGRAD_KERNEL = (
         "{place} changes {name}, whose autograd kernel PyTorch does not generate: what the entry says would not run"
     )
-    NO_KERNEL = "{path} changes {name}, of which PyTorch generates no kernel for {key}"
-    STRUCTURED = (
-        "{place} {what} is a structured kernel, for which PyTorch generates a class: change what its function does"
-    )
-    OTHER_AUTOGRAD = "{place} {what} gives the operator another autograd, and the base's would stay"
-    OTHER_META = "{place} {what} would take the place of the Meta kernel that PyTorch generated, which would stay"
-    NEW_FOR_AOTINDUCTOR = "{place} {what} is new, and what AOTInductor has compiled calls another"
     GENERATED = "{template}, of which PyTorch's build generates code, includes {headers}: change a source instead"
-    NAMELESS = (
-        "{place} changes `{what}`, which generated code may use without a name: change declarations of functions alone"
-    )
-    BESIDE_FORMULAS = (
-        "{place} declares {name} otherwise, which PyTorch's generators write beside formulas too: "
-        "declare a function of another name"
-    )
     LATE_LIBRARY = "{path} is of {library}, which is loaded after the fork's libraries and takes their place"
     NO_NVCC = (
         "{path} changes code of the GPU, which nvcc has to compile, and CUDA is {cuda}: "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 
-SOURCES, C_SOURCE, KERNEL, HEADERS = (".cpp", ".cc"), ".c", ".cu", (".h", ".hpp", ".cuh")
+SOURCES, KERNEL, HEADERS = (".cpp", ".cc", ".c"), ".cu", (".h", ".hpp", ".cuh")
 # What the libraries of a wheel are made of; templates of generated sources lie among it.
 LIBRARIES = ("aten/src/", "c10/", "torch/csrc/", "torch/nativert/", "torch/headeronly/", "caffe2/")
 
@@ -34,14 +34,22 @@ class Kind(Enum):
         Fate.COMPILED,
         "what PyTorch's generators make of the changed entries, and installed",
     )
-    SOURCE = "C++ source", Fate.COMPILED, "and whoever calls the base's is led to it; left out where no library has it"
+    SOURCE = (
+        "C++ or C source",
+        Fate.COMPILED,
+        "and whoever calls the base's is led to it; left out where no library has it",
+    )
     KERNEL = "source for the GPU", Fate.COMPILED, "by the wheel's release of nvcc; needs `--cuda on` or a GPU's wheel"
     HEADER = "C++ header", Fate.COMPILED, "the sources that include it and name what differs, and installed"
     PYTHON = "Python", Fate.INSTALLED, "in the place of the wheel's; left out where the wheel has none such"
     DATA = "other file beside Python", Fate.INSTALLED, "where the wheel has it, or its like beside it; else left out"
-    PROGRAM = "program of a generator", Fate.INSTALLED, "while what it has written for the wheel stays as it is"
-    C = "C source", Fate.REFUSED, "is C, and only C++ is made again: take its change back"
-    TEMPLATE = "template or list of a generator", Fate.REFUSED, "is what code is generated of: take its change back"
+    INPUT = (
+        "program, template or other list of PyTorch's generators",
+        Fate.COMPILED,
+        "what they write otherwise, and installed",
+    )
+    PROGRAM = "program of another generator", Fate.INSTALLED, "while what it has written for the wheel stays as it is"
+    TEMPLATE = "list or template of another generator", Fate.REFUSED, "is generated from: take its change back"
     FIXED = "source of another library", Fate.REFUSED, "is compiled into what is not made again: take its change back"
     WRITER = "what writes stubs and the like", Fate.LEFT_OUT, "the wheel has what was written with it for the release"
     SETTING = "setting of PyTorch's build", Fate.LEFT_OUT, "the wheel is built already, by the release's"
@@ -81,16 +89,21 @@ RULES: tuple[tuple[Kind, str], ...] = (
     (Kind.TEST, rf"(?:{CODE}|functorch/)(?:.*/)?(?:tests?|benchmarks?|bench)/"),
     (Kind.TEST, rf"{CODE}.*(?:_test|/CUDATest)\.(?:cpp|cc|cu)$"),
     (Kind.SETTING, r".*(?:\.(?:cmake|bzl|bazel|oss|BUILD|lds|h\.in|cmake\.in|py\.tpl)|CMakeLists\.txt|/BUILD)$"),
+    (Kind.INPUT, r"(?:aten/src/ATen|tools/autograd)/templates/"),
     (Kind.WRITER, rf"tools/pyi/|.*\.pyi?\.in$|{CODE}.*(?:gen|configure)[^/]*\.py$"),
-    (Kind.PROGRAM, r"torchgen/.*\.py$|tools/(?:autograd|jit)/.*\.py$"),
-    (Kind.TEMPLATE, r"(?:aten/src/ATen|tools/autograd|tools/jit)/templates/.*\.(?:cpp|cu|h|ini)$"),
-    (Kind.TEMPLATE, r"aten/src/ATen/native/(?:tags|ts_native_functions)\.yaml$|tools/autograd/deprecated\.yaml$"),
+    (
+        Kind.PROGRAM,
+        r"tools/jit/.*\.py$|torchgen/(?:[\w/]*(?:lazy|backend_stubs|static_runtime|selective_build|executorch))",
+    ),
+    (Kind.PROGRAM, r"torchgen/(?:_autoheuristic|decompositions|fuse|operator_versions|shape_functions)/.*\.py$"),
+    (Kind.INPUT, r"torchgen/.*\.py$|tools/autograd/.*\.py$"),
+    (Kind.INPUT, r"aten/src/ATen/native/tags\.yaml$|tools/autograd/deprecated\.yaml$"),
+    (Kind.TEMPLATE, r"tools/jit/templates/.*\.cpp$|aten/src/ATen/native/ts_native_functions\.yaml$"),
     (Kind.TEMPLATE, r"torch/csrc/.*\.fbs$"),
     (Kind.OUTSIDE, rf"(?:{CODE}|torchgen/|functorch/)(?:.*/)?{AROUND}|{CODE}.*\.py$"),
     (Kind.OUTSIDE, r"aten/(?:conda|tools)/|aten/src/.*/confu\.yaml$|torchgen/.*\.txt$|tools/"),
-    (Kind.C, rf"{CODE}.*\.c$"),
     (Kind.KERNEL, rf"{CODE}.*\.cu$"),
-    (Kind.SOURCE, rf"{CODE}.*\.(?:cpp|cc)$"),
+    (Kind.SOURCE, rf"{CODE}.*\.(?:cpp|cc|c)$"),
     (Kind.HEADER, rf"{CODE}.*\.(?:h|hpp|cuh)$|torch/\w+\.h$"),
     (Kind.FIXED, rf"(?:torch/lib|functorch)/.*\.{COMPILED}"),
     (Kind.OUTSIDE, r"functorch/(?:docs|examples|notebooks|op_analysis|writing_batching_rules)/"),

@@ -24,9 +24,10 @@ def operators(series: Series, commit: str | Commit) -> list[str]:
 
 def altered(start: str, text: str, added: bool = False) -> str:
     """Of a branch's list, the entries that differ from those where it began, or that are `added`."""
-    before = yamls.entries(start)
-    code = {schema: yamls.code(entry) for schema, entry in before.items()}
-    own = yamls.entries(text).items()
+    before = yamls.by_name(start)
+    own = yamls.by_name(text).items()
     return "".join(
-        entry for schema, entry in own if schema not in code or not (added or code[schema] == yamls.code(entry))
+        entry
+        for name, entry in own
+        if name not in before or not (added or yamls.code(before[name]) == yamls.code(entry))
     )

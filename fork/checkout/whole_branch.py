@@ -14,10 +14,10 @@ from fork.cpp.scan import lines
 from fork.series import Commit, PullRequest, Series
 from fork.series import State as Files
 from fork.tree import OF_NO_KIND, Fate, Kind, kind_of
-from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.file_kinds import File, Held, New, Whole
 
+READ_BY_GENERATORS = (Kind.OPERATORS, Kind.INPUT)  # their comments are not C++'s
 HALF = 0.5  # the share of lines by which git takes a file for another that was renamed
 
 
@@ -65,7 +65,7 @@ class Branch(Series):
             kind, start = kind_of(path), self.anchors[path]
             assert isinstance(start, Whole)
             text = file.read_text()
-            if kind and kind.fate is Fate.COMPILED and (kind is Kind.OPERATORS or lines(text) != lines(start.text)):
+            if kind and kind.fate is Fate.COMPILED and (kind in READ_BY_GENERATORS or lines(text) != lines(start.text)):
                 texts[path] = text
         return texts
 
@@ -117,14 +117,10 @@ def _problems(path: str, start: bytes | None, contents: Sequence[bytes | None]) 
 
 
 def _of_a_list(path: str, start: str, text: str) -> list[str]:
-    """The entries of a list of operators that are gone, or changed where the base keeps what it has of them."""
-    lost, others = yamls.lost_and_changed(start, text)
+    """The entries of a list of operators that are gone."""
+    lost = yamls.by_name(start).keys() - yamls.by_name(text).keys()
     return [
-        *(f"{path} no longer has {name}, which is compiled into PyTorch's libraries: put it back" for name in lost),
-        *(
-            f"{path}:{line} changes {name} beyond its `dispatch`, compiled into PyTorch's libraries: add an entry"
-            for name, line in (others if path == NATIVE_FUNCTIONS else ())
-        ),
+        f"{path} no longer has {name}, which is compiled into PyTorch's libraries: put it back" for name in sorted(lost)
     ]
 
 

@@ -60,5 +60,7 @@ def _kept(top: Path, prefix: str) -> Iterator[Kept]:
         yield Kept(prefix + home.name, home, of, made.get("base", ""))
     for home in sorted((top / "bases").glob("*/")):
         yield Kept(f"{prefix}bases/{home.name}", home, "a release of torch", home.name)
+    for home in sorted(top.glob("generated-*/")):
+        yield Kept(prefix + home.name, home, "what PyTorch's generators write for a release")
     if (top / "ccache").is_dir():
         yield Kept(f"{prefix}ccache", top / "ccache", "what was compiled before")

@@ -23,7 +23,7 @@ from fork.engine.compile.compiler import LOG, Compiler
 from fork.engine.compile.diagnostics import NamesForErrors
 from fork.engine.compile.workshop import Workshop
 from fork.engine.generate import generators
-from fork.engine.generate.nodes import HEADER, structs
+from fork.engine.generate.generated import NODES, STRUCT
 from fork.engine.generate.rejection import rejection
 from fork.engine.link.link import link_fork
 from fork.engine.link.units_of_the_stack import Job, units
@@ -284,8 +284,8 @@ def _compiler(build: Build, workshop: Workshop, replaced: Replacements, sources:
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     """Compiles what is the stack's, and links all into the libraries of `stage`."""
-    count = sum(not path.endswith(HEADERS) for path in job.sources)
-    if not (count or job.operators or job.replaced.objects or job.replaced.python):
+    count = sum(not path.endswith(".h") for path in job.sources)
+    if not (count or job.operators or job.replaced):
         return  # what the wheel was built without was all, so its libraries stay
     for path, file in link_fork(job).items():
         disk.write(stage, path, file.read_bytes())
@@ -325,9 +325,10 @@ def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None,
             raise ForkError(f"the disk is full at {generated}: free some space and try again")
         raise ForkError(f"PyTorch's generators reject {rejection(done.stderr, native, derivatives)} (all of it: {log})")
     own, theirs = (
-        structs(text) for text in ((generated / "autograd" / HEADER).read_text(), build.base.read(HEADER) or "")
+        {found[1] for found in STRUCT.finditer(text)}
+        for text in ((generated / "autograd" / NODES).read_text(), build.base.read(NODES) or "")
     )
-    if taken := sorted(own.keys() & theirs.keys()):
+    if taken := sorted(own & theirs):
         raise ForkError(Refusal.KNOWN_NODE.of(path=NATIVE_FUNCTIONS, node=taken[0]))
     for entry in yaml.safe_load(native.read_text()):
         if "method" in entry.get("variants", ""):

@@ -1,12 +1,13 @@
 """PyTorch's generators on entries that only upstream's own build could take as they are."""
 
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 from pytest import mark
 
-from fork.engine.generate import generate
+from fork.engine.generate import generators
+from fork.engine.wheel import base as bases
 from fork.tests.helpers import write
 
 NATIVE = """\
@@ -22,8 +23,10 @@ def made(folder: Path, native: str, derivatives: str) -> str:
     """What is generated for autograd and for Python's torch functions, as one text."""
     write(folder, {"native_functions.yaml": native, "derivatives.yaml": derivatives, "out/empty": ""})
     formulas = str(folder / "derivatives.yaml") if derivatives else ""
-    command = [sys.executable, generate.__file__, str(folder / "native_functions.yaml"), formulas, str(folder / "out")]
-    done = subprocess.run(command, capture_output=True, text=True)
+    base, program = bases.installed(), Path(generators.__file__).with_name("generate.py")
+    command: list[str | Path] = [base.python, program, folder / "native_functions.yaml", formulas, folder / "out"]
+    variables = os.environ | generators.environment(base, base.site)
+    done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     names = ("VariableTypeEverything.cpp", "python_torch_functionsEverything.cpp")
     return "".join(file.read_text() for name in names for file in folder.glob(f"out/autograd/**/{name}"))

@@ -67,5 +67,5 @@ def test_who_relies_on_the_registers_of_a_function(name: str, how: str, jumps: b
     source = Source(Text("aten/One.cpp", REGISTERED + FUNCTIONS, REGISTERED + FUNCTIONS), CHANGED, compiler)
     source.new.append(compiled(tmp_path / "one.o", FUNCTIONS))
     libraries: Any = SimpleNamespace(held=lambda *_: held)
-    trace = Trace(libraries, [source], set(), {}, None, lambda _: ())
+    trace = Trace(libraries, [source], set(), set(), lambda _: ())
     assert trace.jump(source, symbol) == jumps == (symbol in trace.jumps)

@@ -12,13 +12,13 @@ import pytest
 from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Text, Tree
 from fork.engine.binary.libraries import Caller, Held
-from fork.engine.generate.kernels import _headers
+from fork.engine.generate.schemas import redefinitions
 from fork.engine.replace.source import CHANGED, Source
 from fork.engine.replace.trace import Trace
 from fork.errors import ForkError
 from fork.folders import PACKAGE
 from fork.refusals import Refusal
-from fork.tests.helpers import commit, committed, git, write
+from fork.tests.helpers import commit, committed, git
 from fork.tests.test_objects import compiled
 from fork.tests.tiny import UPSTREAM
 
@@ -51,13 +51,10 @@ def test_lines_that_the_release_has_otherwise(tmp_path: Path) -> None:
         tree.merged(path, "int a;\nint b_of_branch;\nint c;\n")
 
 
-def test_a_header_that_the_generators_make_otherwise(tmp_path: Path) -> None:
-    """Where this torchgen is not the one that the wheel was made with."""
-    base: Any = SimpleNamespace(torch=tmp_path / "torch")
-    write(tmp_path, {"torch/include/ATen/ops/mm.h": "int mm(int a);\nint old(int a);\n"})
-    write(tmp_path, {"made/aten/ops/mm.h": "int mm(int a);\nint mine(int a);\n"})
-    with pytest.raises(ForkError, match=r"generators make another ATen/ops/mm.h than the wheel has, .* `int old\(int"):
-        _headers(base, tmp_path / "made", tmp_path / "own", {"mine"})
+def test_other_arguments_of_an_operator() -> None:
+    before = 'm.def("mm(Tensor self, int n=1) -> Tensor", tags_0);\n'
+    with pytest.raises(ForkError, match="gives mm other arguments, and code of the base passes the old ones"):
+        redefinitions(before, before.replace("int n=1", "int n=1, int m=1"))
 
 
 NODE = "_ZTVN5torch8autograd9generated11MmBackward0E"
@@ -82,8 +79,7 @@ def test_what_the_base_launches_or_makes(tmp_path: Path) -> None:
     source = Source(Text("aten/One.cu", None, TRACED), CHANGED, compiler)
     source.new.append(one)
     source.old.append(None)
-    nodes: Any = SimpleNamespace(unlike={"MmBackward0": ""})
-    problems = Trace(libraries, [source], set(), {}, nodes, lambda _: ["aten/One.cu"]).run().problems
+    problems = Trace(libraries, [source], set(), {"MmBackward0"}, lambda _: ["aten/One.cu"]).run().problems
     assert "aten/One.cu:2 `launches` would be launched by the base's code too: take nvcc 12.8" in problems
     assert (
         "MmBackward0 is also made by the base's torch::autograd::custom::make, which is not compiled again" in problems

@@ -32,6 +32,6 @@ def test_the_wheel_ships_what_is_installed_and_nothing_that_is_left_out() -> Non
     base = bases.installed()
     shipped = {path for paths in PATHS.values() for path in paths if base.wheel_path(path)}
     gone = {path for path in shipped if (kind := kind_of(path)) and kind.fate in (Fate.LEFT_OUT, Fate.REFUSED)}
-    assert {path for path in gone if "/templates/" not in path and not path.endswith((*HEADERS, ".yaml"))} == set()
-    installed = {path for kind in (Kind.PYTHON, Kind.PROGRAM, Kind.OPERATORS) for path in PATHS[kind]}
+    assert {path for path in gone if not path.endswith((*HEADERS, ".yaml"))} == set()
+    installed = {path for kind in (Kind.PYTHON, Kind.PROGRAM, Kind.OPERATORS, Kind.INPUT) for path in PATHS[kind]}
     assert len(installed & shipped) > 20

@@ -9,14 +9,14 @@ import yaml
 
 from fork.cpp.difference import hunks
 from fork.errors import ForkError
-from fork.tree import C_SOURCE, HEADERS, KERNEL, SOURCES
+from fork.tree import HEADERS, KERNEL, SOURCES
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
 from fork.weave.edit import Spots, line_starts
 from fork.weave.file_kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
-OF_ITS_OWN = (*SOURCES, C_SOURCE, KERNEL, ".mm")
+OF_ITS_OWN = (*SOURCES, KERNEL, ".mm")
 COMPILED = (*OF_ITS_OWN, *HEADERS, ".metal")
 LISTS = (NATIVE_FUNCTIONS, "tools/autograd/derivatives.yaml")
 

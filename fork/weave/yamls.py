@@ -10,7 +10,6 @@ from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
 from fork.weave.file_kinds import beside
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
-DISPATCH = re.compile(r"^  dispatch:.*\n(?:    .*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -83,27 +82,13 @@ def entries(text: str) -> dict[str, str]:
     return {one.schema: text[one.start : one.end] for one in _entries(text)}
 
 
+def by_name(text: str) -> dict[str, str]:
+    """The entries of a list by the names of their operators, with their overloads."""
+    return {one.name: text[one.start : one.end] for one in _entries(text)}
+
+
 def names(text: str) -> list[str]:
     return [one.name for one in _entries(text)]
-
-
-def changed(before: str, after: str) -> list[str]:
-    """The schemas of entries that both lists have, and not alike."""
-    old, new = entries(before), entries(after)
-    return [schema for schema in old if schema in new and code(old[schema]) != code(new[schema])]
-
-
-def lost_and_changed(before: str, after: str) -> tuple[list[str], list[tuple[str, int]]]:
-    """The operators whose entries are gone, and those that differ in more than their `dispatch`, each with its line."""
-    lists = [entries(text) for text in (before, after)]
-
-    def rest(schema: str) -> set[str]:
-        return {DISPATCH.sub("", "\n".join([*code(one[schema]), ""])) for one in lists}
-
-    lost = [schema.partition("(")[0] for schema in lists[0] if schema not in lists[1]]
-    others = [schema for schema in changed(before, after) if len(rest(schema)) > 1]
-    lines = (after.count("\n", 0, after.index(lists[1][schema])) + 1 for schema in others)
-    return lost, [(schema.partition("(")[0], line) for schema, line in zip(others, lines)]
 
 
 def code(entry: str) -> list[str]:

@@ -20,8 +20,7 @@ PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
 PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
 # Constants that GCC numbers through the whole file, such as the table of a switch.
 NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
-# What PyTorch's generators name the code of a node, and the kernel of an operator.
-HOLDER = re.compile(r"VariableType::\(anonymous namespace\)::(\w+)|autograd::generated::(\w+Backward\d+)")
+MAKES = re.compile(r"vtable for torch::autograd::generated::(\w+Backward\w*\d+)")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
 # What the second name of a local function begins with; references.cpp has it too.
 LOCALS = "fork.local."
@@ -92,7 +91,6 @@ class Object:
         self.names = {plain(symbol.name) for symbol in own}
         self.where = {symbol.name: self._names[symbol.section] for symbol in own}
         self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}
-        self.holders = {part for name in own for found in HOLDER.findall(readable(name.name)) for part in found if part}
         self.nodes = self._nodes()
         self.held: dict[str, list[str]] = {}
         for name in self.defined:
@@ -292,6 +290,12 @@ def readable(name: str) -> str:
     text = ctypes.string_at(found).decode()
     system.free(ctypes.c_void_p(found))
     return text
+
+
+def node_of(symbol: str) -> str:
+    """The node whose table of functions a symbol names, which whoever makes the node uses; else nothing."""
+    found = MAKES.fullmatch(readable(symbol)) if symbol.startswith("_ZTV") else None
+    return found[1] if found else ""
 
 
 @cache

@@ -89,9 +89,9 @@ class Compiler:
         """Why it compiles none for the GPU, if it does not."""
         return self._flags.device.lacking
 
-    def including(self, folders: Sequence[Path]) -> Compiler:
-        """One for generated sources, that looks for headers in these folders first."""
-        return Compiler(self._flags.including(folders), self._store, self.names)
+    def generated(self, folders: Sequence[Path]) -> Compiler:
+        """One for generated sources, that finds headers in these folders behind all others."""
+        return Compiler(self._flags.behind_all(folders), self._store, self.names)
 
     def units(self, path: str, text: str, own: bool = False) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""

@@ -36,6 +36,7 @@ DEFINED = (
     "USE_TENSORPIPE",
     "USE_C10D_GLOO",
     "USE_NUMPY",
+    "NPY_API_SYMBOL_ATTRIBUTE=",  # else numpy's headers hide their variables, and the fork's would not be the base's
     # Else pybind11 hides its variables, and the fork's would not be the base's.
     "PYBIND11_NAMESPACE=pybind11",
     "USE_C10D",
@@ -48,6 +49,7 @@ DEFINED = (
 HIDING = "-fvisibility=hidden"
 # ATen's kernels are compiled once for each instruction set, and one is chosen when the process starts.
 KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
+C_STANDARD = "-std=gnu11"
 # What the stack's own code is written in, also where an older base was not.
 STACK_STANDARD = "-std=c++20"
 
@@ -85,10 +87,10 @@ class Flags:
             *(f"-idirafter{folder}" for folder in behind),
         ]
 
-    def including(self, folders: Sequence[Path]) -> Flags:
-        """The same with these folders of headers first."""
-        front = [*folders, *self.includes]
-        return Flags(self.base, self.work, self.capabilities, front, self.behind, self.device)
+    def behind_all(self, folders: Sequence[Path]) -> Flags:
+        """The same with these folders of headers last."""
+        behind = [*self.behind, *folders]
+        return Flags(self.base, self.work, self.capabilities, self.includes, behind, self.device)
 
     def of(self, path: str, capability: str, own: bool) -> list[str]:
         """Those of one source, behind the compiler's name; of a source for the GPU, nvcc's name and all."""
@@ -96,6 +98,9 @@ class Flags:
         words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
         if path.endswith(KERNEL):
             return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]
+        if path.endswith(".c"):
+            words = [C_STANDARD if word.startswith("-std=") else word for word in words]
+            return ["-x", "c", *words, *_wished("CFLAGS")]
         kernel = [f"-DCPU_CAPABILITY={capability}", f"-DCPU_CAPABILITY_{capability}"]
         return [*words, *(["-O3", *kernel, *self.capabilities[capability]] if capability else ()), *_wished("CXXFLAGS")]
 

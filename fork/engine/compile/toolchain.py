@@ -20,7 +20,7 @@ from fork.folders import PACKAGE
 
 # What a build takes from the environment, as CMake does: the compilers and their flags. They are for the fork, not for
 # what runs on it.
-VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
+VARIABLES = ("CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDAHOSTCXX", "CUDAFLAGS")
 
 GLUE = PACKAGE / "engine/glue"
 

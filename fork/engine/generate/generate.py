@@ -46,8 +46,7 @@ ${schema_registrations}
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
 # refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
 # kernels for these two, and PyTorch's own yaml always names both. Each file of kernels defines the same helpers, which
-# one unit of compilation takes once. FORK_KERNELS has the keys and operators whose kernels alone are to be registered,
-# FORK_VARIANTS the variants with `out` of operators that the yaml lacks.
+# one unit of compilation takes once. FORK_VARIANTS has the variants with `out` of operators that the yaml lacks.
 TORCHGEN = """\
 import dataclasses, json, os
 import torchgen.dest, torchgen.dest.native_functions, torchgen.gen as gen
@@ -55,7 +54,6 @@ import torchgen.gen_functionalization_type as functionalization, torchgen.native
 from torchgen.model import DispatchKey as Key
 
 parse, helpers = gen.parse_native_yaml, torchgen.dest.gen_registration_helpers
-register, kernels = torchgen.dest.RegisterDispatchKey, json.loads(os.environ.get("FORK_KERNELS", "[]"))
 
 def with_keys(*args, **kwargs):
     parsed = parse(*args, **kwargs)
@@ -67,15 +65,8 @@ def with_keys(*args, **kwargs):
 def once(index):
     return ["#ifndef FORK_HELPERS", "#define FORK_HELPERS", *helpers(index), "#endif // FORK_HELPERS"]
 
-def chosen(index, target, *args, **kwargs):
-    own = {name: kernel for name, kernel in index.index.items() if [str(index.dispatch_key), str(name)] in kernels}
-    declared = target is gen.Target.NAMESPACED_DECLARATION
-    return register(index if declared else dataclasses.replace(index, index=own), target, *args, **kwargs)
-
 for names in (groups.OUT_OPS_THAT_DONT_GET_GROUPED_PROPERLY, functionalization.MUTABLE_OPS_NOT_USING_FUNCTIONALIZATION):
     names += json.loads(os.environ["FORK_VARIANTS"])
-if kernels:
-    torchgen.dest.RegisterDispatchKey = chosen
 gen.parse_native_yaml = with_keys
 torchgen.dest.gen_registration_helpers = once
 torchgen.dest.native_functions._CPU_DLL_CUDA_KERNELS = frozenset()
@@ -98,10 +89,9 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (source / "templates/RegisterSchema.cpp").write_text(SCHEMA_TEMPLATE)
     (source / "native").mkdir()
     entries, tags = source / "native/native_functions.yaml", source / "native/tags.yaml"
-    again = os.environ.get("FORK_KERNELS", "[]") != "[]"  # operators that the base has
     # The class Tensor is compiled into the base's libraries, so what would be its method is a function only.
     functions = re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE)
-    entries.write_text(native.read_text() if again else functions)
+    entries.write_text(functions)
     variants, others = _variants(entries.read_text())
     bound = source / "native/bound.yaml"
     bound.write_text("\n".join([entries.read_text(), *others]))
@@ -123,9 +113,6 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     result = subprocess.run(command, capture_output=True, text=True, cwd=source, env=variables)
     if result.returncode != 0:
         sys.exit(result.stderr)
-    if again:
-        return
-
     autograd = source / "autograd"
     shutil.copytree(PACKAGED / "autograd/templates", autograd / "templates")
     (autograd / "deprecated.yaml").write_text("[]\n")

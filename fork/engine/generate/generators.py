@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from fork import process
@@ -27,21 +26,17 @@ def run(
     native: Path,
     derivatives: Path | None,
     written: Path | None,
-    kernels: Sequence[tuple[str, str]] = (),
 ) -> Path:
-    """The folder with what is generated of two lists; `written` is the second as somebody edits it.
-
-    With `kernels`, each a dispatch key and an operator, these alone are registered, and nothing else is generated.
-    """
+    """The folder with what is generated of two lists; `written` is the second as somebody edits it."""
     tools = [file.read_bytes() for file in tool_files()]
     lists = [file.read_bytes() for file in (native, derivatives) if file]
-    asked = digest(base.record_text.encode(), *tools, repr(kernels).encode(), *lists)
+    asked = digest(base.record_text.encode(), *tools, *lists)
     made, done = work / "generated", work / "generated.json"
     if done.is_file() and json.loads(done.read_text()) == asked:
         return made
     done.unlink(missing_ok=True)
     program = Path(__file__).with_name("generate.py")
-    variables = os.environ | environment(base, stage) | {"FORK_KERNELS": json.dumps(kernels)}
+    variables = os.environ | environment(base, stage)
     ended = process.attempt([base.python, program, native, derivatives or "", made], env=variables)
     if ended.returncode:
         write(work, "generate.log", ended.stdout + ended.stderr)

@@ -58,7 +58,10 @@ def units(job: Job) -> Units:
     """All that has to be compiled, of each library what takes longest first."""
     made: dict[str, list[Path]] = generated_sources(job) if job.operators else defaultdict(list)
     bindings = [*_including(job, "bindings", made["python"], "python_symbols.cpp" if job.operators else "")]
-    module = [*(["FORK_OPERATORS"] if job.operators else []), *(["FORK_NODES"] if job.replaced.generated else [])]
+    nodes = " ".join(f"NODES({name})" for name in job.replaced.classes)
+    rows = " ".join(f"ROWS({name})" for name in job.replaced.rows)
+    module = [*(["FORK_OPERATORS"] if job.operators else []), *([f"FORK_NODES={nodes}"] if nodes else [])]
+    module += [f"FORK_ROWS={rows}"] if rows else []
     lists = "autocast_lists.cpp" if AUTOCAST in job.sources and job.operators else ""
     generated = [
         *_including(job, "autograd", made["autograd"], lists),
@@ -71,7 +74,9 @@ def units(job: Job) -> Units:
         last.append(_glue("thread_sanitizer"))
     if toolchain.is_clang():
         last.append(_glue("clang_openmp"))
-    if job.replaced.objects or job.replaced.python:
+    if job.replaced.definitions:
+        last.append(_glue("schemas", more=job.replaced.definitions))
+    if job.replaced:
         last.append(_glue("quiet_start"))  # behind all that registers
     kinds = (*SOURCES, *([KERNEL] if job.toolkit else []))
     own = [
@@ -87,8 +92,8 @@ def units(job: Job) -> Units:
     )
 
 
-def _glue(name: str, *words: str) -> Unit:
-    return Unit(f"glue/{name}.cpp", (toolchain.GLUE / f"{name}.cpp").read_text(), own=True, words=words)
+def _glue(name: str, *words: str, more: str = "") -> Unit:
+    return Unit(f"glue/{name}.cpp", (toolchain.GLUE / f"{name}.cpp").read_text() + more, own=True, words=words)
 
 
 def _including(job: Job, name: str, files: Iterable[Path], glue: str = "") -> list[Unit]:

@@ -15,7 +15,9 @@ from fork.engine.compile import toolchain
 
 # The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
-LIBC_AND_LIBSTDCXX = re.compile(rf"_?_(?!Z)|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}")
+LIBC_AND_LIBSTDCXX = re.compile(
+    rf"__(?!numpy_)|_[A-Y]|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}"
+)
 
 
 def leading(places: Mapping[str, Place], work: Path) -> Path:

@@ -32,6 +32,11 @@ def named(made: Path, unit: Unit) -> Path:
         section = one.where.get(symbol.name, "")
         # The compiler numbers lambdas and what it has split, so a name can be that of another in the base.
         numbered = plain(symbol.name) != symbol.name or "Ul" in symbol.name
-        if symbol.name.startswith("_Z") and section.startswith(".text.") and sections[section] == 1 and not numbered:
+        if (
+            (symbol.name.startswith("_Z") or unit.path.endswith(".c"))
+            and section.startswith(".text.")
+            and sections[section] == 1
+            and not numbered
+        ):
             words += ["--add-symbol", f"{local(file, symbol.name)}={section}:{symbol.value:#x},global,function"]
     return toolchain.copied(made, words) if words else made

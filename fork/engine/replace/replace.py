@@ -13,16 +13,17 @@ from fork.engine.binary.libraries import Libraries
 from fork.engine.build import Build
 from fork.engine.compile.device import STAYS
 from fork.engine.compile.workshop import Workshop
-from fork.engine.generate.kernels import kernels_of
-from fork.engine.generate.nodes import HEADER, STRUCT, Nodes, changed_list
+from fork.engine.generate.generated import Generated
+from fork.engine.generate.lists import of_release
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
-from fork.tree import BY_A_SETTING, HEADERS, KERNEL, SOURCES, on_device
+from fork.tree import BY_A_SETTING, KERNEL, Kind, kind_of, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave.yamls import entries
+from fork.weave.merge import merged
+from fork.weave.yamls import by_name
 
 
 def replace_sources(
@@ -40,16 +41,15 @@ def replace_sources(
         return Replacements()
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
-    headers = {path: text for path, text in texts.items() if path.endswith(HEADERS)}
+    headers = {path: text for path, text in texts.items() if kind_of(path) is Kind.HEADER}
     own = _headers(base, tree, headers, work, stage)
-    nodes = nodes_of(base, tree, texts.get(DERIVATIVES), work, stage)
-    kernels = kernels_of(base, tree, texts.get(NATIVE_FUNCTIONS), work, stage)
+    made = generated_of(build, tree, texts, stage)
     libraries = Libraries(base, work, tree.device)
     before = [work / "headers", *generated(work)]
-    fronts = [own, *before] if headers or nodes.unlike or kernels.headers else before, before
+    fronts = [own, *before] if headers or made.headers else before, before
     compilers = [workshop.compiler(front) for front in fronts]
-    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, nodes, kernels)
-    sources = {path: text for path, text in texts.items() if path.endswith((*SOURCES, KERNEL))}
+    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made)
+    sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
         if late := libraries.late(path):
             raise ForkError(Refusal.LATE_LIBRARY.of(path=path, library=late))
@@ -76,28 +76,33 @@ def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage
     return folder
 
 
-def nodes_of(base: Base, tree: Tree, text: str | None, work: Path, stage: Path) -> Nodes:
-    """The nodes of the entries that the branch changes, whose declarations go into the fork's headers."""
-    derivatives, changed = changed_list(base, tree, DERIVATIVES, text)
-    nodes = Nodes(base, stage, work / "nodes", derivatives, tree.checkout.path / DERIVATIVES, changed)
-    shipped = {path: base.wheel_path(path) for path in (DERIVATIVES, HEADER)}
-    if place := shipped[DERIVATIVES] if text else None:
-        write(stage, place, derivatives)
-    if changed:
-        nodes.texts()
-    if place := shipped[HEADER] if nodes.unlike else None:
-        declared = STRUCT.sub(lambda found: nodes.unlike.get(found[1], found[0]), base.read(HEADER) or "")
-        write(stage, place, declared)
-        write(work / "changed", HEADER, declared)
-    return nodes
+def generated_of(build: Build, tree: Tree, texts: Mapping[str, str], stage: Path) -> Generated:
+    """What the generators make of the branch's lists, templates and programs; its headers go into the fork's."""
+    base, work = build.base, build.home / "work"
+    added = by_name(texts.get(NATIVE_FUNCTIONS, "")).keys() - by_name(tree.start(NATIVE_FUNCTIONS) or "").keys()
+    lists = {path: of_release(base, tree, path, texts.get(path), added) for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
+    for path, text in texts.items():
+        if place := base.wheel_path(path) if path in lists or kind_of(path) is Kind.INPUT else None:
+            start = (tree.start(path) or "").encode()
+            whole = lists[path].whole.encode() if path in lists else None
+            write(stage, place, whole or merged(text.encode(), start, (base.site / place).read_bytes(), path))
+    made = Generated(base, stage, work, build.folder, lists)
+    made.refuse_what_would_not_run()
+    for path, (_, text) in made.differing.items():
+        if place := base.wheel_path(path) if path.endswith((".h", ".py")) else None:
+            write(stage, place, text)
+    for path, text in made.headers.items():
+        write(work / "changed", path.removeprefix("aten/src/"), text)
+    return made
 
 
 def added_entries(build: Build, path: str, start: str, text: str) -> Path | None:
     """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
-    added, file = entries(altered(start, text, added=True)), build.home / "work/added" / Path(path).name
+    added, file = by_name(altered(start, text, added=True)), build.home / "work/added" / Path(path).name
     if path == DERIVATIVES:
-        native = {schema.partition("(")[0] for schema in entries(build.base.read(NATIVE_FUNCTIONS) or "")}
-        added = {schema: entry for schema, entry in added.items() if schema.partition("(")[0] not in native}
+        native = file.with_name(Path(NATIVE_FUNCTIONS).name)
+        own = by_name(native.read_text()) if native.is_file() else {}
+        added = {name: entry for name, entry in added.items() if name in own}
     write(file.parent, file.name, "".join(added.values()))
     return file if added else None
 

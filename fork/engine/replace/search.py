@@ -7,18 +7,17 @@ the base hides is reached directly: then its copy jumps to the fork's, and where
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.release_tree import Tree
 from fork.cpp.registrations import left
 from fork.engine.binary.libraries import Caller, Held, Libraries, Place
-from fork.engine.binary.objects import GLOBAL, Object, called, identifier
+from fork.engine.binary.objects import GLOBAL, Object, called, node_of
 from fork.engine.compile import submodules
 from fork.engine.compile.compiler import Compiler, Failed, Unit
-from fork.engine.generate.kernels import Kernels
-from fork.engine.generate.nodes import GENERATED, Nodes, node_of
+from fork.engine.generate.generated import Generated
 from fork.engine.replace.decide import Decision
 from fork.engine.replace.hidden import is_other, leading
 from fork.engine.replace.jumps import jumping
@@ -29,25 +28,37 @@ from fork.engine.replace.variables import sharing, weakened
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
 from fork.tree import KERNEL
-from fork.upstream import DERIVATIVES
+
+# In a part of a generated source, rows of Python's methods, and the functions that make its classes of nodes.
+ROWS = "\nFORK_ROWS {"
+CLASSES = re.compile(r"^FORK_CLASSES\((\w+)\)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Replacements:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
-    up what they define; the folder of the headers that the branch changes; whether nodes were generated; the words that
-    the changed sources have no longer; the line of the list of operators that names each changed kernel; and which of
-    the base's functions, by library and place there, jump to the fork's."""
+    up what they define; the folder of the headers that the branch changes; the functions that make Python's classes of
+    nodes again, the files whose rows of Python's methods differ, whether generated sources are among the objects, and a
+    source that defines operators again; the words that the changed sources have no longer; the line of the list of
+    operators that names each changed kernel; and which of the base's functions, by library and place there, jump to the
+    fork's."""
 
     objects: Sequence[Path] = ()
     python: Sequence[Path] = ()
     told: Sequence[str] = ()
     slots: Sequence[tuple[str, str, int]] = ()
     headers: Sequence[Path] = ()
+    classes: Sequence[str] = ()
+    rows: Sequence[str] = ()
     generated: bool = False
+    definitions: str = ""
     gone: frozenset[str] = frozenset()
     kernels: Mapping[str, str] = field(default_factory=dict)
     jumps: Sequence[tuple[str, str, int]] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything is linked for it."""
+        return bool(self.objects or self.python or self.definitions)
 
 
 class Search:
@@ -60,26 +71,22 @@ class Search:
         compiler: Compiler,
         before: Compiler,
         limit: int,
-        nodes: Nodes | None = None,
-        kernels: Kernels | None = None,
+        generated: Generated,
     ) -> None:
-        self._tree, self._libraries, self._nodes, self._kernels = tree, libraries, nodes, kernels or Kernels()
+        self._tree, self._libraries, self._generated = tree, libraries, generated
         self._before = before  # the compiler with the release's headers
-        self._decision = Decision(tree, libraries, compiler, limit, nodes, self._kernels)
+        self._decision = Decision(tree, libraries, compiler, limit, generated)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
         decided = self._decision.made(changed, headers)
         sources = list(decided.sources.values())
         self._compile(sources)
-        self._trace = trace = Trace(
-            self._libraries, sources, decided.words, decided.declared, self._nodes, self._tree.naming
-        )
-        self._compile_old(sources, bool(decided.declared))
+        self._trace = trace = Trace(self._libraries, sources, decided.words, self._generated.unlike, self._tree.naming)
+        self._compile_old(sources)
         trace.sources = [source for source in sources if not source.is_as_before()]
         found = trace.run()
-        while [name for source, name, _ in found.callers if trace.jump(source, name)]:
-            refuse_all(found.problems, UNSEEN)
+        while [name for source, name in found.may_jump() if trace.jump(source, name)]:
             found = trace.run()  # fewer are concerned now
         own = {name for _, one in trace.objects() for name in one.defined}
         hidden = [
@@ -87,18 +94,17 @@ class Search:
             for source, name in found.missing
             if name not in own
         ]
-        refuse_all([*found.problems, *self._still_used(found.callers, decided.declared), *hidden], UNSEEN)
+        refuse_all([*found.problems, *self._still_used(found.callers), *hidden], UNSEEN)
         return self._result()
 
     def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """A line for each source that `find` compiles."""
         decided = self._decision.made(changed, headers)
-        told = [f"compile  {line}" for line in self._told_nodes(())]
+        told: list[str] = []
         for source in decided.sources.values():
-            if not source.generated:
-                kept = all(map(source.compiler.kept, source.units()))
-                took = "" if kept else source.compiler.took(source.units())
-                told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
+            kept = all(map(source.compiler.kept, source.units()))
+            took = "" if kept else source.compiler.took(source.units())
+            told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
         return Replacements(told=told)
 
     def _compile(self, sources: Sequence[Source]) -> None:
@@ -114,23 +120,21 @@ class Search:
                     source = new[unit]
                     binds = source.text.before is not None and self._libraries.binds(source.path)
                     # Else a name is another's, too.
-                    alone = not source.generated and self._libraries.files[file_of(unit)] == 1
+                    alone = (source.binds or not source.generated) and self._libraries.files[file_of(unit)] == 1
                     source.new.append(Object(named(made, unit) if alone else made, binds))
                     headers |= {*compiler.headers_of(made)}
         refuse_all(problems, UNSEEN)
         for line in submodules.unlike(self._tree.checkout, self._tree.release, headers):
             print(f"warning  {line}", flush=True)
 
-    def _compile_old(self, sources: Sequence[Source], declared: bool) -> None:
+    def _compile_old(self, sources: Sequence[Source]) -> None:
         """Brings the object of a source's text before where something has to be compared."""
         held, old = self._trace.held(), dict[Unit, Source]()
         for source in sources:
-            if source.generated:
-                continue
-            if source.text.before is None or source.path.endswith(KERNEL):
+            if source.text.before is None or source.generated or source.path.endswith(KERNEL):
                 # nvcc puts the code of all kernels into one section, and a number of its run into names.
                 source.old = [None] * len(source.new)
-            elif declared or self._needs_old(source, held):
+            elif self._needs_old(source, held):
                 text = left(source.text.before, source.text.after)[0]
                 old |= dict.fromkeys(self._before.units(source.path, text), source)
         for unit, made in self._before.compile_all(old).items():
@@ -139,10 +143,9 @@ class Search:
     def _failed(self, source: Source, failed: Failed) -> str:
         if source.why == CHANGED:
             raise ForkError(f"compiling {source.path} failed: {self._missing(failed)}")
-        if self._nodes and source.generated:
-            changed = ", ".join(f"{DERIVATIVES}:{line}" for line in self._nodes.changed.values())
+        if source.generated and self._generated.of:
             error = re.sub(r"^.*?error: ", "", failed.error)
-            raise ForkError(f"{changed or 'the nodes'} gives code that does not compile for the wheel: {error}")
+            raise ForkError(f"{self._generated.of} gives code that does not compile for the wheel: {error}")
         return Refusal.NOT_COMPILED.of(path=source.path, why=source.why, error=self._missing(failed))
 
     def _missing(self, failed: Failed) -> str:
@@ -160,20 +163,18 @@ class Search:
             self._trace.jump(source, name)
         return any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
 
-    def _still_used(self, callers: Sequence[tuple[Source, str, Caller]], declared: Mapping[str, str]) -> Iterator[str]:
+    def _still_used(self, callers: Sequence[tuple[Source, str, Caller]]) -> Iterator[str]:
         """What differs, and code of the base reaches without a jump; the GPU's libraries may keep what they have."""
         lost: dict[str, tuple[Source, Caller]] = {}  # one caller tells enough
         for source, name, caller in callers:
             if not self._libraries.gpu or self._tree.device or "cuda" not in caller.library.rpartition("/")[2]:
                 lost.setdefault(name, (source, caller))
         for name, (source, caller) in lost.items():
-            word, inside = identifier(name), caller.library.rpartition("/")[2]
+            inside = caller.library.rpartition("/")[2]
             data = any(name in one.defined and one.defined[name].data for one in source.new)
             why = "is a variable" if data else "cannot become a jump there"
-            why = "is declared otherwise" if word in declared else why
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
-            what = say(source, name, declared.get(word, ""))
-            yield Refusal.HIDDEN.of(what=what, library=inside, why=why, user=where)
+            yield Refusal.HIDDEN.of(what=say(source, name), library=inside, why=why, user=where)
 
     def _result(self) -> Replacements:
         self._trace.jump_all()
@@ -185,8 +186,7 @@ class Search:
                 groups[one.python].append(one)
                 shown = {name for name, symbol in one.defined.items() if not symbol.hidden}
                 symbols |= {name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)}
-            if not source.generated:
-                told.append(f"{source.path} ({source.why})")
+            told.append(f"{source.path} ({source.why})")
         held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
         files: list[list[Path]] = []
         for group in groups.values():
@@ -203,16 +203,19 @@ class Search:
                 jumps |= own
         slots = [(name, library, at) for name in sorted(symbols) for library, at in sorted(held.slots.get(name, ()))]
         gone = frozenset(word for source in self._trace.sources for word in source.gone)
-        told += self._told_nodes([one for _, one in self._trace.objects()])
         copies = [(name, place.library, place.offset) for name in sorted(jumps) for place in jumps[name]]
+        made = [source for source in self._trace.sources if source.generated]
         return Replacements(
             objects=files[0],
             python=files[1],
             told=told,
             slots=slots,
-            generated=bool(self._nodes and self._nodes.reasons),
+            classes=[name for one in made for name in CLASSES.findall(one.text.after)],
+            rows=[Path(one.path).stem for one in made if ROWS in one.text.after],
+            generated=bool(made),
+            definitions=self._generated.definitions,
             gone=gone,
-            kernels=self._kernels.places,
+            kernels=self._generated.kernels,
             jumps=copies,
         )
 
@@ -229,14 +232,3 @@ class Search:
         names = {name for one in group for name in one.undefined} - own
         wanted = (name for name in names if not is_other(name) and not SUPPLIED.match(called(name)))
         return {name: place for name in wanted if (place := held.hides(name, group[0].python))}
-
-    def _told_nodes(self, objects: Iterable[Object]) -> list[str]:
-        """A phrase for the generated sources: how many nodes, of which operators, and why."""
-        count = sum(bool(node_of(name)) for one in objects for name in one.defined)
-        if not self._nodes or not self._nodes.reasons:
-            return []
-        nodes = f"the {count} node{'s' if count > 1 else ''}" if count else "the nodes"  # a plan has no object
-        why = " or ".join(sorted(set(self._nodes.reasons.values())))
-        names = sorted(self._nodes.reasons)
-        of = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        return [f"{GENERATED}Functions.cpp ({nodes} of {of}, {why})"]

@@ -13,11 +13,12 @@ from fork.cpp.registrations import left
 from fork.cpp.scan import code_of
 from fork.engine.binary.objects import GLOBAL, Object, changed_sections, plain, readable
 from fork.engine.compile.compiler import Compiler, Unit
-from fork.engine.generate.nodes import GENERATED
+from fork.engine.generate.generated import AUTOGRAD
 
 CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"
 # The names of what no other file sees.
+NODES = re.compile(r"/(?:python_functions_?\w*|Functions|ViewFuncs)\.cpp$")
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
 
 
@@ -31,15 +32,21 @@ class Source:
     declared: Collection[str] = ()  # functions that a header declares otherwise
     new: list[Object] = field(default_factory=list)
     old: list[Object | None] = field(default_factory=list)
+    generated: bool = False  # whether PyTorch's generators write it; then this is a part of it
+
+    @property
+    def nodes(self) -> bool:
+        """Whether it has the code of nodes; compilers let equal functions of them run one another."""
+        return self.path.startswith(AUTOGRAD) and bool(NODES.search(self.path))
+
+    @property
+    def binds(self) -> bool:
+        """Whether it has what Python calls of operators."""
+        return self.generated and not self.nodes and self.path.startswith(f"{AUTOGRAD}python_")
 
     @property
     def path(self) -> str:
         return self.text.path
-
-    @property
-    def generated(self) -> bool:
-        """Whether PyTorch's generators made it of formulas, and the checkout has no such file."""
-        return self.path.startswith(GENERATED)
 
     def units(self) -> list[Unit]:
         """The runs of the compiler for the text to be."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
 from fork.cpp.registrations import NAME
 from fork.engine.binary.libraries import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
+    LOCALS,
     WEAK,
     Object,
     affected,
@@ -18,9 +19,9 @@ from fork.engine.binary.objects import (
     identifier,
     led_to,
     local,
+    node_of,
     plain,
 )
-from fork.engine.generate.nodes import Nodes, holder, node_of
 from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
 from fork.engine.replace.source import Source
@@ -41,12 +42,17 @@ SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
 
 @dataclass(frozen=True)
 class Found:
-    """Who in the base reaches a symbol of a source that differs; what a source calls and the base hides; and what
-    would not run, or not everywhere."""
+    """Who in the base reaches a symbol of a source that differs; which functions the base has registered; what a
+    source calls and the base hides; and what would not run, or not everywhere."""
 
     callers: list[tuple[Source, str, Caller]] = field(default_factory=list)
+    registered: list[tuple[Source, str]] = field(default_factory=list)
     missing: list[tuple[Source, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    def may_jump(self) -> list[tuple[Source, str]]:
+        """What code of the base can reach, if its own copy becomes a jump."""
+        return [*((source, name) for source, name, _ in self.callers), *self.registered]
 
 
 class Trace:
@@ -58,12 +64,11 @@ class Trace:
         libraries: Libraries,
         sources: Sequence[Source],
         words: Set[str],
-        declared: Mapping[str, str],
-        nodes: Nodes | None,
+        unlike: Set[str],
         naming: Callable[[str], Collection[str]],
     ) -> None:
         self._libraries, self.sources, self._words, self._naming = libraries, sources, words, naming
-        self._declared, self._nodes = declared, nodes
+        self._unlike = unlike  # the generated nodes that hold other values than the base's
         self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
         self.shared: set[str] = set()  # the variables that the sources define, and that are the base's
 
@@ -76,11 +81,10 @@ class Trace:
         """What the base has of the names of all objects, and who reaches what a change can concern."""
         reached: set[str] = set()
         for source, one in self.objects():
-            if source.generated:
+            if source.generated and not source.binds:
                 reached |= set(filter(node_of, one.defined))
             else:
                 reached |= {name for name in one.defined if self._own(source, one, name)}
-        reached |= {name for _, name in self._redeclared()}
         names = {name for _, one in self.objects() for name in (*one.defined, *one.undefined)}
         inline = {name for _, one in self.objects() for name in one.inline}
         while True:
@@ -112,7 +116,7 @@ class Trace:
 
     def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
         """Who in the base reaches a symbol of this source directly from another source."""
-        if source.generated:
+        if source.nodes or (source.generated and not (source.binds or name in held.exported)):
             # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
             return []
         if name in self.jumps or name in self.shared or not self._own(source, one, name):
@@ -129,7 +133,7 @@ class Trace:
             known = one.nodes.get(one.where[name]) if name in one.defined else None
             led = led_to(one, one.where[name]) if known and one.defined[name].data else None
             inner = {name, *(led.functions if led else known.names if known else ())} & one.defined.keys()
-            if known and not self._declared.keys() & set(map(identifier, inner)):
+            if known:
                 for to in inner:
                     self.jumps |= self._jumping(source, one, to)
         return len(self.jumps) > before
@@ -163,7 +167,7 @@ class Trace:
         """Lets all functions jump that a changed source exports, whoever may have their addresses."""
         held = self.held()
         for source in self.sources:
-            for one in () if source.generated else source.new:
+            for one in () if source.nodes else source.new:
                 shown = (name for name, symbol in one.defined.items() if symbol.binding == GLOBAL)
                 self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
 
@@ -191,13 +195,15 @@ class Trace:
     def covered(self, caller: Caller, sources: Sequence[Source]) -> bool:
         """Whether the function or table of the base that reaches a symbol is of one of these sources."""
         name = plain(caller.name)
-        if parts := holder(caller):
-            return parts <= {part for source in sources for one in source.new for part in one.holders}
-        if not caller.file:
-            return any(name in one.names for source in sources for one in source.new)
-        alone = self._libraries.files[caller.file] == 1
-        named = [source for source in sources if is_of(caller, source.path)]
-        return any(alone or name in one.names for source in named for one in source.new)
+        named = [source for source in sources if not caller.file or is_of(caller, source.path)]
+        alone = self._libraries.files[caller.file] == 1 if caller.file else False
+        # Of a source that is compiled whole, all is; of a generated one what differs, but not what fills its tables.
+        starts = name.startswith("_GLOBAL__sub_I")
+        return any(
+            (name in one.names and not starts) if source.generated else (alone or name in one.names)
+            for source in named
+            for one in source.new
+        )
 
     def run(self) -> Found:
         """Traces from every section that differs."""
@@ -211,25 +217,16 @@ class Trace:
                 callers = self.outside(source, one, name, held) if differs else ()
                 told.callers.extend((source, name, caller) for caller in callers)
                 told.problems.extend(self._trace_node(name, held))
-            told.problems.extend(self._trace_left(source, one, found[one], leaves))
+                told.problems.extend(self._trace_binding(source, one, name, held))
+            for problem, behind in self._trace_left(source, one, differing[one], found[one], leaves):
+                told.problems.append(problem)
+                told.registered.extend((source, name) for name in sorted(behind))
             told.problems.extend(self._trace_start(source, one, held))
             for name in sorted((one.undefined & held.hidden) - held.exported):
                 place = held.hides(name, one.python) or held.keeps(name, one.python)
                 if not place and not is_other(name) and not SUPPLIED.match(called(name)):
                     told.missing.append((source, name))
-        sources = self.sources
-        for source, name in self._redeclared():
-            callers = [caller for caller in held.direct.get(name, ()) if not self.covered(caller, sources)]
-            told.callers.extend((source, name, caller) for caller in callers)
         return told
-
-    def _redeclared(self) -> Iterator[tuple[Source, str]]:
-        """The functions that a header declares otherwise, as they are now and were: whoever calls one is concerned."""
-        for source in self.sources if self._declared else ():
-            objects = [one for one in (*source.new, *source.old) if one]
-            for name in sorted({name for one in objects for name in (*one.defined, *one.undefined)}):
-                if identifier(name) in self._declared:
-                    yield source, name
 
     def _differing(self, held: Held) -> tuple[dict[Object, set[str]], Callable[[str], bool]]:
         """The sections of each object that the branch changes, and whether a name leads out of the objects."""
@@ -270,31 +267,39 @@ class Trace:
         ):
             yield Refusal.BOUND.of(what=say(source, name))
 
+    def _trace_binding(self, source: Source, one: Object, name: str, held: Held) -> Iterator[str]:
+        """Python reaches the base's own copy of a generated function by a table, filled when a process starts."""
+        local = source.binds and "THPVariable_" in name and name.startswith(LOCALS)
+        if local and held.places.get(name) and name not in self.jumps:
+            yield Refusal.BOUND.of(what=say(source, name))
+
     def _trace_node(self, name: str, held: Held) -> Iterator[str]:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
         node = node_of(name)
-        for caller in held.users.get(name, ()) if node and self._nodes else ():
-            assert self._nodes is not None
-            who, parts = called(caller.name), holder(caller)
-            again = self.covered(caller, self.sources)
-            constructed = who.endswith(f"::{node}::{node}")
-            if constructed or (not again and (parts or node in self._nodes.unlike)):
+        for caller in held.users.get(name, ()) if node in self._unlike else ():
+            who = called(caller.name)
+            if who.endswith(f"::{node}::{node}") or not self.covered(caller, self.sources):
                 yield Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who)
 
     def _trace_left(
-        self, source: Source, one: Object, differing: set[str], leaves: Callable[[str], bool]
-    ) -> Iterator[str]:
-        """What the base has registered, and the source does not register again, must lead to nothing that differs."""
+        self, source: Source, one: Object, differing: set[str], found: set[str], leaves: Callable[[str], bool]
+    ) -> Iterator[tuple[str, set[str]]]:
+        """What the base has registered, and the source does not register again, must lead to nothing that differs: a
+        sentence, and the functions that would have to jump."""
         for name, section in one.where.items():
-            found = NAME.search(name)
-            if not found or int(found[1]) >= len(source.left):
+            number = NAME.search(name)
+            if not number or int(number[1]) >= len(source.left):
                 continue
-            place, head = source.left[int(found[1])]
-            line = source.text.line(place)
+            place, head = source.left[int(number[1])]
+            line, node = source.text.line(place), one.nodes[section]
+            behind = {symbol for symbol in node.names - self.jumps if one.where.get(symbol) in found}
+            # What it has called is done; what it has handed on is called later.
+            differs = section in differing or node.sections & found or behind
+            called_then = any(one.where.get(symbol) in found for symbol in node.calls)
             state = one.state_of(one.reached(section, leaves))
-            if section in differing or state:
-                why = SAYS if section in differing else f"it uses `{called(state[0].rpartition('.')[2])}`"
-                yield Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why)
+            if differs or called_then or state:
+                why = SAYS if differs or called_then else f"it uses `{called(state[0].rpartition('.')[2])}`"
+                yield Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why), behind
 
     def _trace_start(self, source: Source, one: Object, held: Held) -> Iterator[str]:
         """What runs when the process starts has run in the base already: it must neither register nor build again."""

@@ -36,6 +36,7 @@ PACKAGES = ("torch", "torchgen", "functorch", "torch.libs")
 # Upstream's folders and where a wheel ships them; the first prefix that fits and exists wins.
 WHEEL_FOLDERS = (
     ("aten/src/ATen/native/", "torchgen/packaged/ATen/native/"),
+    ("aten/src/ATen/templates/", "torchgen/packaged/ATen/templates/"),
     ("tools/autograd/", "torchgen/packaged/autograd/"),
     ("aten/src/ATen/", "torch/include/ATen/"),
     ("c10/", "torch/include/c10/"),
