@@ -320,6 +320,51 @@ class TestAttnKernels(TestCase):
             self.assert_rule([[*inputs[:3], None, expanded]])
             self.assert_rule([[*inputs[:4], None]])
 
+    @onlyCPU
+    @dtypes(*DTYPES)
+    @parametrize("m,n", ((5, 70), (90, 40), (1, 300)))
+    def test_strided_batches(self, device, dtype, m, n):
+        """Heads of a layer, a cache and groups of queries where they lie: the bits are those of contiguous ones."""
+        heads = make_inputs(n, 16, 24, dtype, m=m, lead=(2, 3))
+        lies = {
+            "heads": lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+            "narrow": lambda t: F.pad(t, (8, 8, 0, 3), value=math.nan)[
+                ..., : t.size(-2), 8:-8
+            ],
+            "expanded": lambda t: t[:, :1].expand_as(t),
+            "moved": lambda t: t.movedim(0, 2).contiguous().movedim(2, 0),
+        }
+        for count, name in itertools.product((1, 3), lies):
+            torch.set_num_threads(count)
+            views = [lies[name](t) for t in heads]
+            with self.runs():
+                expected = kernels(*(t.contiguous() for t in views))
+                results = kernels(*views)
+            self.assertEqual(results, expected, atol=0, rtol=0, msg=name)
+
+    @onlyCPU
+    @dtypes(*DTYPES)
+    def test_few_rows_of_many_keys(self, device, dtype):
+        """Threads share the keys."""
+        for m, count in itertools.product((1, 3, 17), (1, 2, 5)):
+            torch.set_num_threads(count)
+            self.assert_rule([make_inputs(1500, 32, 20, dtype, m=m)])
+
+    @onlyCPU
+    @dtypes(*DTYPES)
+    def test_rows_that_overlap(self, device, dtype):
+        """Rows of a window that slides over a sequence are copied."""
+        q, k, v, grad_output, _ = make_inputs(40, 6, 6, dtype)
+        sliding = k.flatten().unfold(0, 6, 2)[:40]
+        attn = torch.attn(q, sliding.contiguous(), v)[1]
+        with self.runs():
+            results = torch.attn(q, sliding, sliding)
+            results += backward(grad_output, None, q, sliding, sliding, attn)
+        sliding = sliding.contiguous()
+        expected = torch.attn(q, sliding, sliding)
+        expected += backward(grad_output, None, q, sliding, sliding, attn)
+        self.assertEqual(results, expected, atol=0, rtol=0)
+
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
     def test_a_batch_is_its_matrices(self, device, dtype):
@@ -448,7 +493,7 @@ class TestAttnKernels(TestCase):
         self.assertIn(attn, [x.expand(8, 8).tolist() for x in expected])
 
     @onlyCPU
-    def test_tanh_is_odd_and_within_two_ulp(self, device):
+    def test_tanh_is_odd_and_within_two_and_a_half_ulp(self, device):
         """Every 4001st float32, and 200,000 around each place where the formula changes."""
         joints = 1.0, 0.34657359, 1.0397208, 9.01, 10.0, 2.0**-12, 1.17549435e-38
         bits = [torch.arange(0, 0x7F800000, 4001)]
@@ -464,7 +509,9 @@ class TestAttnKernels(TestCase):
             exact = torch.tanh(q.double())
             nearest = exact.float().abs()
             ulp = (torch.nextafter(nearest, torch.tensor(2.0)) - nearest).double()
-            self.assertLessEqual(((attn.double() - exact).abs() / ulp).max().item(), 2)
+            self.assertLessEqual(
+                ((attn.double() - exact).abs() / ulp).max().item(), 2.5
+            )
             self.assertLessEqual(attn.abs().max().item(), 1)
             self.assertEqual(torch.attn(-q, k, k[:, :1])[1], -attn, atol=0, rtol=0)
 

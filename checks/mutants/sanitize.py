@@ -22,17 +22,17 @@ KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
     "a row of output with one element more, which for the last row lies after the end",
     KERNEL,
-    where="convert(tile.sums[r], output_[first + r], e_)",
-    old=", e_)",
-    new=", e_ + 1)",
+    where="store<scalar_t, opmath_t>(tiles.sums, rows, e_, output_.at(b, i))",
+    old=", e_,",
+    new=", e_ + 1,",
     test="checks/mutants/sanitize.py::test_a_planted_overflow_is_found",
 )
 RACE = Mutant(
     "all parts add to the same sums of grad_q",
     KERNEL,
-    where="(columns + step) % parts",
-    old="columns + step",
-    new="step",
+    where="partial.from(task * rows)",
+    old="task * rows",
+    new="0 * rows",
     test="checks/mutants/sanitize.py::test_a_planted_race_is_found",
 )
 

@@ -24,11 +24,15 @@ def _attn_is_fused(q, k, v, backward: bool) -> bool:
             return size
         return symbolic_shapes.optimization_hint(size, fallback=0)
 
-    (*leading, m, d), n, e = map(hint, q.shape), hint(k.shape[-2]), hint(v.shape[-1])
     with _disable_current_modes():
         operands = [
-            torch.empty((*leading, *size), dtype=q.dtype, device="meta")
-            for size in ((m, d), (n, d), (n, e))
+            torch.empty_strided(
+                [*map(hint, x.shape)],
+                [*map(hint, x.stride())],
+                dtype=x.dtype,
+                device="meta",
+            )
+            for x in (q, k, v)
         ]
         return aten._attn_is_fused(*operands, backward, q.device)
 

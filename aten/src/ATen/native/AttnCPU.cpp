@@ -3,7 +3,6 @@
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
-#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -22,6 +21,7 @@
 #include <ATen/ops/attn_native.h>
 #endif
 
+#include <algorithm>
 #include <tuple>
 
 namespace at::native {
@@ -34,55 +34,33 @@ namespace {
 AttnProcessor this_processor() {
 #if defined(__x86_64__) || defined(_M_X64)
   const std::string capability = at::get_cpu_capability();
-  if (capability == "AVX2") {
-    return AttnProcessor::AVX2;
-  }
   if (capability == "AVX512") {
-    // MKL takes its AVX-512 path on Intel's processors only.
-    const bool intel = at::hasMKL() && cpuinfo_initialize() &&
-        cpuinfo_get_core(0)->vendor == cpuinfo_vendor_intel;
-    if (intel && cpuinfo_has_x86_amx_bf16() && cpuinfo_has_x86_avx512fp16()) {
-      return AttnProcessor::AMX;
-    }
-    return intel ? AttnProcessor::AVX512_MKL : AttnProcessor::AVX512;
+    const bool has_bfloat16 =
+        cpuinfo_initialize() && cpuinfo_has_x86_avx512bf16();
+    return !has_bfloat16               ? AttnProcessor::AVX512
+        : cpuinfo_has_x86_avx512fp16() ? AttnProcessor::AMX
+                                       : AttnProcessor::AVX512_BF16;
   }
-  return AttnProcessor::X86;
+  return capability == "AVX2" ? AttnProcessor::AVX2 : AttnProcessor::X86;
 #else
   return AttnProcessor::Unmeasured;
 #endif
 }
 
-// x is (*, M, ...), of any tensor.
-bool is_fused(
-    const Tensor& x,
-    int64_t m,
-    int64_t n,
-    int64_t d,
-    int64_t e,
-    bool backward) {
+// attn is (*, M, ...), of any tensor.
+bool is_fused(const Tensor& attn, AttnSizes sizes, bool backward) {
   static const AttnProcessor processor = this_processor();
-  const auto matrices = c10::multiply_integers(x.sizes().slice(0, x.dim() - 2));
+  sizes.matrices =
+      c10::multiply_integers(attn.sizes().slice(0, attn.dim() - 2));
   const int threads = at::get_num_threads();
-  const ScalarType dtype = x.scalar_type();
+  const ScalarType dtype = attn.scalar_type();
   return !isComplexType(dtype) &&
-      attn_runs_fused(attn_is_fused(
-          processor, dtype, matrices, m, n, d, e, backward, threads));
+      attn_runs_fused(
+          attn_is_fused(processor, dtype, sizes, backward, threads));
 }
 
-// A new tensor with as many rows as `like` has
-Tensor rows_like(const Tensor& like, int64_t columns) {
-  DimVector sizes(like.sizes());
-  sizes.back() = columns;
-  return at::detail::empty_cpu(sizes, like.options());
-}
-
-// x where attn_empty_like has it
-Tensor laid_out_like(const Tensor& like, const Tensor& x) {
-  if (!x.defined()) {
-    return x;
-  }
-  const Tensor result = attn_empty_like(like, x.size(-1));
-  return result.strides() == x.strides() ? x : result.copy_(x);
+bool is_strided(const Tensor& x) {
+  return x.defined() && !x.is_contiguous();
 }
 
 bool are_inputs_fused(
@@ -90,7 +68,19 @@ bool are_inputs_fused(
     const Tensor& k,
     const Tensor& v,
     bool backward) {
-  return is_fused(q, q.size(-2), k.size(-2), q.size(-1), v.size(-1), backward);
+  AttnSizes sizes{};
+  sizes.m = q.size(-2), sizes.n = k.size(-2);
+  sizes.d = q.size(-1), sizes.e = v.size(-1);
+  sizes.is_strided = is_strided(q) || is_strided(k) || is_strided(v);
+  return is_fused(q, sizes, backward);
+}
+
+// x as the kernels read it: numbers of a row lie side by side, and rows apart.
+Tensor readable(const Tensor& x) {
+  const bool is_readable = !x.defined() ||
+      ((x.size(-1) <= 1 || x.stride(-1) == 1) &&
+       (x.size(-2) <= 1 || x.stride(-2) >= x.size(-1)));
+  return is_readable ? x : x.contiguous();
 }
 
 } // namespace
@@ -104,17 +94,18 @@ std::tuple<Tensor, Tensor> attn_cpu(
   const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
-  const int64_t m = q.size(-2), n = k.size(-2), d = q.size(-1), e = v.size(-1);
   Tensor attn;
-  if (is_fused(q, m, n, d, e, /*backward=*/false)) {
-    attn = rows_like(q, n);
+  if (are_inputs_fused(q, k, v, /*backward=*/false)) {
+    DimVector sizes(q.sizes());
+    sizes.back() = k.size(-2);
+    attn = at::detail::empty_cpu(sizes, q.options());
   }
   if (!attn.defined() || attn.numel() == 0) {
     return attn_composed(q, k, v);
   }
-  const Tensor output = rows_like(q, e);
-  attn_stub(kCPU, output, attn, q.contiguous(), k.contiguous(), v.contiguous());
-  return std::make_tuple(laid_out_like(q, output), std::move(attn));
+  Tensor output = attn_empty_like(q, v.size(-1));
+  attn_stub(kCPU, output, attn, readable(q), readable(k), readable(v));
+  return std::make_tuple(std::move(output), std::move(attn));
 }
 
 std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
@@ -129,33 +120,28 @@ std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(
       grad_output, grad_attn, q, k, v, attn, output_mask);
   const bool scores = args.wants_scores_gradient();
   const bool output = args.grad_output.defined();
-  const bool wants_q = output_mask[0] && scores;
-  const bool wants_k = output_mask[1] && scores;
-  const bool wants_v = output_mask[2] && output;
-  const int64_t m = args.attn.size(-2), n = args.attn.size(-1);
-  const int64_t d = wants_q ? args.k.size(-1) : wants_k ? args.q.size(-1) : 0;
-  const int64_t e = output ? args.grad_output.size(-1) : 0;
-  if (!(scores || wants_v) || args.attn.numel() == 0 ||
-      !is_fused(args.attn, m, n, d, e, /*backward=*/true)) {
+  const auto allocate = [](bool wanted, const Tensor& like) {
+    return wanted ? attn_empty_like(like, like.size(-1)) : Tensor();
+  };
+  AttnSizes sizes{};
+  sizes.m = args.attn.size(-2), sizes.n = args.attn.size(-1);
+  sizes.d = scores ? args.q.size(-1) : 0;
+  sizes.e = output ? args.grad_output.size(-1) : 0;
+  sizes.is_strided =
+      is_strided(args.q) || is_strided(args.k) || is_strided(args.v);
+  if (!(scores || (output_mask[2] && output)) || args.attn.numel() == 0 ||
+      !is_fused(args.attn, sizes, /*backward=*/true)) {
     return attn_backward_composed(args);
   }
-  const Tensor q_ = args.q, k_ = args.k, v_ = args.v;
-  for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {
-    *t = t->defined() ? t->contiguous() : *t;
-  }
-  const Tensor attn_t = args.attn.mT();
-  const auto allocate = [](bool wanted, const Tensor& like, int64_t columns) {
-    return wanted ? rows_like(like, columns) : Tensor();
-  };
   const AttnGradients result{
-      allocate(wants_q, args.attn, d),
-      allocate(wants_k, attn_t, d),
-      allocate(wants_v, attn_t, e)};
+      allocate(output_mask[0] && scores, args.q),
+      allocate(output_mask[1] && scores, args.k),
+      allocate(output_mask[2] && output, args.v)};
+  for (Tensor* t : {&args.grad_output, &args.q, &args.k, &args.v, &args.attn}) {
+    *t = readable(*t);
+  }
   attn_backward_stub(kCPU, result, args);
-  return std::make_tuple(
-      laid_out_like(q_, result.grad_q),
-      laid_out_like(k_, result.grad_k),
-      laid_out_like(v_, result.grad_v));
+  return std::make_tuple(result.grad_q, result.grad_k, result.grad_v);
 }
 
 } // namespace at::native

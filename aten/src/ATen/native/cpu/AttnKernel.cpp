@@ -1,12 +1,13 @@
 // CPU kernels of attn and its backward: tiles of attn that stay in the cache
-// between the products before and after them.
+// between the products before and after them. Operands are read where they lie.
 #define TORCH_ASSERT_ONLY_METHOD_OPERATORS
 #include <ATen/core/Tensor.h>
 
 #include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
 #include <ATen/native/cpu/AttnKernel.h>
-#include <ATen/native/cpu/AttnLayout.h>
-#include <ATen/native/cpu/AttnSchedule.h>
+#include <ATen/native/cpu/AttnTile.h>
+#include <c10/util/irange.h>
 
 namespace at::native {
 
@@ -14,36 +15,54 @@ namespace {
 
 using namespace attn_tile;
 
-// A tile of attn and its block stay in the L2 cache.
-constexpr int64_t kTileRows = 32, kColumns = 256;
-constexpr int64_t kForwardRows = 64, kBackwardRows = 128;
+// A tile of attn has at most kKeys columns and a block's rows. Rows of a group
+// share the tiles of k and v that are loaded for them.
+constexpr int64_t kKeys = 128, kGroupRows = 256;
 
-// The backward goes through all rows of as many columns of attn: 1,024 floats
-// are one 4 KiB page, so a row costs one TLB entry.
-constexpr int64_t kPanelColumns = 1024;
+// bfloat16 is multiplied as float32 up to as many rows of q.
+constexpr int64_t kFewRows = 16;
 
-// Fewer columns than this are not worth a part of their own.
-constexpr int64_t kLeastPart = 64;
+// Threads share a matrix in parts of at least as many keys.
+constexpr int64_t kLeastKeys = 64;
 
-// Fewer numbers to copy than this are not worth another thread.
-constexpr int64_t kThreadCopies = 1 << 15;
+// Less work than this (FLOP) is not worth another thread.
+constexpr double kThreadWork = 2e6;
 
-// What tanh and 1 - attn^2 cost for each number of attn, as a number of columns
-// added to D + E.
-constexpr int64_t kTanhColumns = 16, kSlopeColumns = 4;
-
-// The same numbers in another type
-template <typename To, typename From, int n>
-auto converted(const VectorizedN<From, n>& x) {
-  constexpr int count = n * Vectorized<From>::size() / Vectorized<To>::size();
-  return vec::convert<To, count, From, n>(x);
+// How many threads to use for so much work.
+int64_t useful_threads(double flop) {
+  const int64_t threads = at::get_num_threads();
+  return flop < threads * kThreadWork ? flop / kThreadWork + 1 : threads;
 }
 
-// As many numbers as a vector of scalar_t has, in the type of sums
-template <typename scalar_t, typename opmath_t>
-using Widened = VectorizedN<
-    opmath_t,
-    Vectorized<scalar_t>::size() / Vectorized<opmath_t>::size()>;
+// Into how many pieces to cut each of `count` tasks, at least `least` and at
+// most `most`, so that all threads have about as much to do.
+int64_t pieces(int64_t count, int64_t least, int64_t most, int64_t threads) {
+  const auto busiest = [&](int64_t n) {
+    return static_cast<double>(ceil_div(count * n, threads)) / n;
+  };
+  int64_t best = least;
+  for (const auto n :
+       c10::irange(least + 1, std::min(most, least + threads) + 1)) {
+    // More pieces have a price, so they must even the work out.
+    best = busiest(n) < 0.95 * busiest(best) ? n : best;
+  }
+  return best;
+}
+
+// Where piece i of `count` begins: multiples of 16.
+int64_t cut(int64_t size, int64_t count, int64_t i) {
+  return std::min(size, ceil_div<int64_t>(size, 16) * i / count * 16);
+}
+
+// Other code in a thread configures AMX for itself.
+template <typename operand_t>
+struct ReleaseProducts {
+  ~ReleaseProducts() {
+    if (kVnni<operand_t> == 2) {
+      cpublas::brgemm_release();
+    }
+  }
+};
 
 // attn (n) <- tanh(scores), copy <- attn. Behind them the copy has zeros up to
 // `end`: scores there may be NaN, as products of infinity and padding.
@@ -93,51 +112,90 @@ void grad_row(
   std::fill(scores + n, scores + end, operand_t(0));
 }
 
-// Where matrix b of x begins
-int64_t matrix_offset(const Tensor& x, int64_t b) {
-  int64_t offset = 0;
-  for (int64_t i = x.dim() - 3; i >= 0; i--) {
-    offset += b % x.size(i) * x.stride(i);
-    b /= x.size(i);
-  }
-  return offset;
-}
-
-// Rows and columns of matrix b of attn, from (i, j)
-struct Block {
-  int64_t b, i, j, rows, columns;
-};
-
-// sums <- sums + a block of x
+// sums <- sums + a block of x, of any strides
 template <typename scalar_t, typename opmath_t>
-void add_block(const Tensor& x, const Block& at, Matrix<opmath_t> sums) {
-  const int64_t row = x.stride(-2), column = x.stride(-1);
-  const scalar_t* from = x.const_data_ptr<scalar_t>();
-  from += matrix_offset(x, at.b) + at.i * row + at.j * column;
-  for (const auto r : c10::irange(at.rows)) {
-    opmath_t* to = sums[r];
-    for (const auto c : c10::irange(at.columns)) {
-      to[c] += static_cast<opmath_t>(from[r * row + c * column]);
+void add_block(
+    Matrix<const scalar_t> x,
+    int64_t column,
+    int64_t rows,
+    int64_t columns,
+    Matrix<opmath_t> sums) {
+  for (const auto r : c10::irange(rows)) {
+    for (const auto c : c10::irange(columns)) {
+      sums[r][c] += static_cast<opmath_t>(x[r][c * column]);
     }
   }
 }
 
-// The rows of attn lie too far apart for the processor to guess the next.
-template <typename scalar_t>
-void prefetch(const scalar_t* row, int64_t n) {
-#if defined(__GNUC__)
-  for (int64_t c = 0; c < n; c += 64 / sizeof(scalar_t)) {
-    __builtin_prefetch(row + c, 0, 2);
+// Rows of to <- rows of x
+template <typename scalar_t, typename opmath_t>
+void store(
+    Matrix<const opmath_t> x,
+    int64_t rows,
+    int64_t columns,
+    Matrix<scalar_t> to) {
+  for (const auto r : c10::irange(rows)) {
+    convert_row(x[r], to[r], columns);
   }
-#endif
 }
 
-// attn <- tanh(q @ k.T), output <- attn @ v, a block of rows at a time.
+// Matrices of to from `first` <- sums over the parts of x, of which every
+// matrix has as many, `stride` rows apart
+template <typename scalar_t, typename opmath_t>
+void add_parts(
+    Matrix<opmath_t> x,
+    int64_t parts,
+    int64_t stride,
+    int64_t first,
+    int64_t matrices,
+    int64_t rows,
+    int64_t columns,
+    Operand<scalar_t> to) {
+  at::parallel_for(0, matrices * rows, 256, [&](int64_t begin, int64_t end) {
+    for (const auto i : c10::irange(begin, end)) {
+      const int64_t b = i / rows, row = i % rows;
+      opmath_t* sum = x[b * parts * stride + row];
+      for (const auto part : c10::irange(1, parts)) {
+        vec::map2<opmath_t>(
+            [](auto a, auto b) { return a + b; },
+            sum,
+            sum,
+            x[(b * parts + part) * stride + row],
+            columns);
+      }
+      convert_row(sum, to.at(first + b, row).data, columns);
+    }
+  });
+}
+
+// attn <- tanh(q @ k.T), output <- attn @ v, a tile of keys at a time.
 template <typename scalar_t, typename operand_t>
 struct Forward {
   using opmath_t = at::opmath_type<operand_t>;
-  static constexpr int64_t vnni = kVnni<operand_t>;
-  static constexpr auto pad = scratch_size<scalar_t>;
+  static constexpr bool packs = kVnni<operand_t> == 2;
+  // Whether sums are stored as they are
+  static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
+  static constexpr int64_t kRows = packs ? 128 : 36; // of a block
+
+  // The arrays of a thread
+  struct Tiles {
+    explicit Tiles(const Forward& f)
+        : q(group(f), f.d_),
+          k(kKeys, f.d_),
+          k_t(round_up<int64_t>(f.d_, 16), kKeys * kVnni<operand_t>),
+          v(kKeys, f.e_ * kVnni<operand_t>),
+          attn(rows(f), kKeys),
+          scores(rows(f), kKeys),
+          sums(direct ? 0 : group(f), f.e_) {}
+    static int64_t group(const Forward& f) {
+      return round_up<int64_t>(std::min(f.m_, kGroupRows), 16);
+    }
+    static int64_t rows(const Forward& f) {
+      return std::min(group(f), kRows);
+    }
+    Tile<operand_t> q, k, k_t, v, attn;
+    Tile<opmath_t> scores, sums;
+  };
 
   Forward(
       const Tensor& output,
@@ -145,458 +203,460 @@ struct Forward {
       const Tensor& q,
       const Tensor& k,
       const Tensor& v)
-      : q_(matrix<scalar_t>(q)),
-        k_(matrix<scalar_t>(k)),
-        v_(matrix<scalar_t>(v)),
-        output_{output.mutable_data_ptr<scalar_t>(), v.size(-1)},
-        attn_{attn.mutable_data_ptr<scalar_t>(), k.size(-2)},
+      : q_(q),
+        k_(k),
+        v_(v),
+        output_(output),
+        attn_(attn.mutable_data_ptr<scalar_t>()),
         m_(q.size(-2)),
+        n_(k.size(-2)),
+        d_(q.size(-1)),
+        e_(v.size(-1)),
         matrices_(attn.numel() / (m_ * n_)) {}
 
-  // Copies of a matrix's v, and of k.T in blocks of columns below each other
-  struct Copies {
-    Copies(const Forward& f, Slices& slices) {
-      const int64_t n = pad(f.n_);
-      const int64_t stride = scratch_stride<scalar_t>(std::min(n, kColumns));
-      k_t_rows = pad(f.d_) / vnni;
-      k_t = slices.take<operand_t>(
-          ceil_div(n, kColumns) * k_t_rows, stride * vnni);
-      v = slices.take<operand_t>(n / vnni, (pad(f.e_) + kGap) * vnni);
-    }
-    // Columns j.. of k.T
-    Matrix<operand_t> k_t_from(int64_t j) const {
-      return k_t.from(j / kColumns * k_t_rows, j % kColumns * vnni);
-    }
-    Matrix<operand_t> k_t, v;
-    int64_t k_t_rows;
-  };
-
-  // The arrays of a thread
-  struct Tile {
-    Tile(const Forward& f, Slices& slices) {
-      const int64_t stride = scratch_stride<scalar_t>(std::min(f.n_, kColumns));
-      const int64_t rows = std::min(pad(f.m_), kForwardRows), d = pad(f.d_);
-      copy = slices.take<operand_t>(kUnit<scalar_t>, d);
-      q = slices.take<operand_t>(rows, d);
-      scores = slices.take<opmath_t>(std::min(rows, kTileRows), stride);
-      attn = slices.take<operand_t>(rows, stride);
-      sums = slices.take<opmath_t>(rows, pad(f.e_));
-    }
-    Matrix<operand_t> copy, q, attn;
-    Matrix<opmath_t> scores, sums;
-  };
-
   void run() const {
-    const double flop = 2. * m_ * n_ * (d_ + e_ + kTanhColumns);
-    const Schedule s = schedule(
+    const int64_t threads =
+        useful_threads(2. * matrices_ * m_ * n_ * (d_ + e_));
+    const int64_t groups = pieces(
         matrices_,
-        flop,
-        ceil_div(m_, kUnit<scalar_t>),
-        ceil_div(m_, kForwardRows),
-        ceil_div(m_, kUnit<scalar_t>));
-    const Scratch<Tile, Forward> tiles(*this, s.threads);
-    run_whole(s, tiles);
-    run_rest(s, tiles);
-  }
-
-  void run_whole(const Schedule& s, const Scratch<Tile, Forward>& tiles) const {
-    const Scratch<Copies, Forward> copies(*this, s.whole > 0 ? s.threads : 0);
-    each<Products>(s.whole, s.threads, [&](int64_t thread, int64_t b) {
-      const Tile tile = tiles[thread];
-      const Copies own = copies[thread];
-      for (int64_t j = 0; j < n_; j += kForwardRows) {
-        copy_rows(tile, own, b, j);
-      }
-      for (int64_t i = 0; i < m_; i += kForwardRows) {
-        run_block(tile, own, b, i, std::min(kForwardRows, m_ - i));
-      }
-    });
-  }
-
-  void run_rest(const Schedule& s, const Scratch<Tile, Forward>& tiles) const {
-    const Scratch<Copies, Forward> copies(*this, s.rest);
-    const int64_t pieces = ceil_div(n_, kForwardRows);
-    const int64_t copied = s.rest * n_ * (d_ + e_) / kThreadCopies + 1;
-    each<Products>(
-        s.rest * pieces,
-        std::min(s.threads, copied),
-        [&](int64_t thread, int64_t task) {
-          const int64_t b = task / pieces, j = task % pieces * kForwardRows;
-          copy_rows(tiles[thread], copies[b], s.whole + b, j);
+        ceil_div(m_, kGroupRows),
+        ceil_div<int64_t>(m_, 32),
+        threads);
+    const int64_t items = matrices_ * groups;
+    // Partial outputs are of fewer rows than `threads` groups have.
+    const int64_t parts = items < threads
+        ? pieces(items, 1, ceil_div(n_, kLeastKeys), threads)
+        : 1;
+    const int64_t padded = packs ? round_up<int64_t>(m_, 16) : m_;
+    const Tile<opmath_t> partial(
+        parts > 1 ? matrices_ * parts * padded : 0, e_);
+    const int64_t tasks = items * parts;
+    at::parallel_for(
+        0, tasks, ceil_div(tasks, threads), [&](int64_t first, int64_t last) {
+          const ReleaseProducts<operand_t> guard;
+          const Tiles tiles(*this);
+          for (const auto task : c10::irange(first, last)) {
+            const int64_t part = task % parts, item = task / parts;
+            const int64_t b = item / groups, group = item % groups;
+            const int64_t i = cut(m_, groups, group);
+            const int64_t rows = cut(m_, groups, group + 1) - i;
+            const int64_t j = cut(n_, parts, part);
+            const int64_t keys = cut(n_, parts, part + 1) - j;
+            if (parts > 1) {
+              const auto sums = partial.from((b * parts + part) * padded + i);
+              run_group(tiles, b, i, rows, j, keys, sums);
+            } else if constexpr (direct) {
+              run_group(tiles, b, i, rows, j, keys, output_.at(b, i));
+            } else {
+              run_group(tiles, b, i, rows, j, keys, tiles.sums);
+              store<scalar_t, opmath_t>(tiles.sums, rows, e_, output_.at(b, i));
+            }
+          }
         });
-    const auto at = [&](int64_t part) {
-      return cut(m_, kUnit<scalar_t>, s.parts, part);
-    };
-    each<Products>(
-        s.rest * s.parts, s.threads, [&](int64_t thread, int64_t task) {
-          const int64_t b = task / s.parts, part = task % s.parts;
-          const int64_t i = at(part), rows = at(part + 1) - i;
-          run_block(tiles[thread], copies[b], s.whole + b, i, rows);
-        });
+    if (parts > 1) {
+      add_parts<scalar_t, opmath_t>(
+          partial, parts, padded, 0, matrices_, m_, e_, output_);
+    }
   }
 
-  void copy_rows(const Tile& tile, const Copies& to, int64_t b, int64_t j)
-      const {
-    const int64_t rows = std::min(kForwardRows, n_ - j), from = b * n_ + j;
-    pack_transposed<1>(k_.from(from), rows, d_, tile.copy, to.k_t_from(j));
-    pack<vnni>(v_.from(from), rows, e_, to.v.from(j / vnni));
-  }
-
-  void run_block(
-      const Tile& tile,
-      const Copies& copies,
+  // Rows i.. of matrix b by keys j..
+  void run_group(
+      const Tiles& tiles,
       int64_t b,
       int64_t i,
-      int64_t rows) const {
-    const int64_t height = tile_size(rows), first = b * m_ + i;
-    pack<1>(q_.from(first), rows, d_, tile.q);
-    for (int64_t j = 0; j < n_; j += kColumns) {
-      const int64_t columns = std::min(kColumns, n_ - j);
-      const int64_t width = tile_size(columns);
-      for (int64_t r = 0; r < height; r += kTileRows) {
+      int64_t rows,
+      int64_t j,
+      int64_t keys,
+      Matrix<opmath_t> sums) const {
+    const auto q = load<operand_t>(q_.at(b, i), rows, d_, tiles.q);
+    for (int64_t c = 0; c < keys; c += kKeys) {
+      const int64_t n = std::min(kKeys, keys - c);
+      const auto k = load<operand_t>(k_.at(b, j + c), n, d_, tiles.k);
+      load_transposed<operand_t>(k, n, d_, tiles.k_t);
+      const auto v = load_v(b, j + c, n, tiles.v);
+      // Terms behind the last key are zeros.
+      const int64_t terms = packs ? round_up<int64_t>(n, 32) : n;
+      for (int64_t r = 0; r < rows; r += kRows) {
+        const int64_t m = std::min(kRows, rows - r);
         // scores <- q @ k.T, attn <- tanh(scores)
-        const int64_t m = std::min(kTileRows, height - r);
-        const Sizes sizes{m, width, product_size<operand_t>(d_)};
         product<operand_t>(
-            sizes, tile.q.from(r), copies.k_t_from(j), tile.scores, false);
-        for (const auto row : c10::irange(r, r + m)) {
-          const auto scores = tile.scores[row - r], copy = tile.attn[row];
-          const int64_t n = row < rows ? columns : 0;
-          std::fill(scores + width, scores + pad(columns), opmath_t(0));
-          tanh_row(scores, attn_[first + row] + j, copy, n, width);
+            {m, n, d_},
+            attn_tile::rows<operand_t>(q.from(r)),
+            tiles.k_t,
+            tiles.scores,
+            false);
+        scalar_t* attn = attn_ + (b * m_ + i + r) * n_ + j + c;
+        for (const auto x : c10::irange(m)) {
+          tanh_row(tiles.scores[x], attn + x * n_, tiles.attn[x], n, terms);
         }
+        // output <- output + attn @ v
+        product<operand_t>(
+            {m, e_, terms},
+            attn_tile::rows<operand_t>(tiles.attn),
+            v,
+            sums.from(r),
+            c > 0);
       }
-      // output <- output + attn @ v
-      const Sizes sizes{height, product_size<operand_t>(e_), width};
-      const auto v = copies.v.from(j / vnni);
-      product<operand_t>(sizes, tile.attn, v, tile.sums, j > 0);
-    }
-    for (const auto r : c10::irange(rows)) {
-      vec::convert(tile.sums[r], output_[first + r], e_);
     }
   }
 
-  using Products = ReleaseProducts<operand_t>;
-  const Matrix<const scalar_t> q_, k_, v_;
-  const Matrix<scalar_t> output_, attn_;
-  const int64_t n_ = attn_.stride, d_ = q_.stride, e_ = v_.stride;
-  const int64_t m_, matrices_;
+  Matrix<const operand_t> load_v(
+      int64_t b,
+      int64_t j,
+      int64_t n,
+      Matrix<operand_t> to) const {
+    if constexpr (packs) {
+      pack(v_.at(b, j), n, e_, to);
+      return to;
+    } else {
+      return load<operand_t>(v_.at(b, j), n, e_, to);
+    }
+  }
+
+  const Operand<const scalar_t> q_, k_, v_;
+  const Operand<scalar_t> output_;
+  scalar_t* attn_;
+  const int64_t m_, n_, d_, e_, matrices_;
 };
 
-// The gradients of one matrix are made for a panel of columns of attn at a
-// time, and for some rows: rows of grad_q, and the transposes of rows of grad_k
-// and grad_v, are sums over the products of its blocks.
+// The gradients, a tile of keys at a time: rows of grad_k and grad_v are sums
+// over blocks of rows, and those of grad_q over tiles.
 template <typename scalar_t, typename operand_t>
 struct Backward {
   using opmath_t = at::opmath_type<operand_t>;
-  static constexpr int64_t vnni = kVnni<operand_t>;
-  static constexpr auto pad = scratch_size<scalar_t>;
+  static constexpr bool packs = kVnni<operand_t> == 2;
+  static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
+  static constexpr int64_t kRows = 64; // of a block
+  // Where operands are packed, their rows are packed again for every tile.
+  static constexpr int64_t kTile = packs ? 2 * kKeys : kKeys;
+
+  // The arrays of a thread
+  struct Tiles {
+    explicit Tiles(const Backward& f, bool has_sums)
+        : q(kRows, f.d_),
+          k(kTile, f.d_ * kVnni<operand_t>),
+          v(kTile, f.e_),
+          v_t(round_up<int64_t>(f.e_, 16), kTile * kVnni<operand_t>),
+          grad_output(kRows, f.e_),
+          attn(kRows, kTile),
+          scores(kRows, kTile),
+          pairs(packs * kRows / 2, 2 * std::max({f.d_, f.e_, kTile})),
+          q_t(packs * round_up<int64_t>(f.d_, 16), kRows),
+          grad_output_t(packs * round_up<int64_t>(f.e_, 16), kRows),
+          sums(kRows, kTile),
+          grad_q(has_sums * f.padded_rows(), f.d_),
+          grad_k(sums_rows(f.d_), sums_columns(f.d_)),
+          grad_v(sums_rows(f.e_), sums_columns(f.e_)),
+          grad(packs * kTile, std::max(f.d_, f.e_)) {}
+    // Products of packed operands give the transposes of grad_k and grad_v.
+    static int64_t sums_rows(int64_t size) {
+      return direct ? 0 : packs ? round_up<int64_t>(size, 16) : kTile;
+    }
+    static int64_t sums_columns(int64_t size) {
+      return packs ? kTile : size;
+    }
+    Tile<operand_t> q, k, v, v_t, grad_output, attn, scores, pairs, q_t,
+        grad_output_t;
+    Tile<opmath_t> sums, grad_q, grad_k, grad_v, grad;
+  };
 
   Backward(const AttnGradients& grads, const AttnBackwardArgs& args)
-      : grads_(grads), args_(args) {}
+      : q_(args.q),
+        k_(args.k),
+        v_(args.v),
+        grad_output_(args.grad_output),
+        grad_attn_(args.grad_attn),
+        attn_(args.attn),
+        grad_q_(grads.grad_q),
+        grad_k_(grads.grad_k),
+        grad_v_(grads.grad_v),
+        m_(args.attn.size(-2)),
+        n_(args.attn.size(-1)),
+        d_(has_q()       ? grads.grad_q.size(-1)
+               : has_k() ? grads.grad_k.size(-1)
+                         : 0),
+        e_(args.grad_output.defined() ? args.grad_output.size(-1) : 0),
+        matrices_(args.attn.numel() / (m_ * n_)) {}
 
-  // The sums for grad_k and grad_v of a panel, transposed
-  struct Panel {
-    Panel(const Backward& b, Slices& slices) {
-      const int64_t stride = scratch_stride<scalar_t>(b.columns_);
-      grad_k_t = slices.take<opmath_t>(b.has_k_ * pad(b.d_), stride);
-      grad_v_t = slices.take<opmath_t>(b.has_v_ * pad(b.e_), stride);
-    }
-    Matrix<opmath_t> grad_k_t, grad_v_t;
-  };
-
-  // The sums for grad_q of a matrix
-  struct Sums {
-    Sums(const Backward& b, Slices& slices) {
-      grad_q = slices.take<opmath_t>(b.has_q_ * pad(b.m_), pad(b.d_));
-    }
-    Matrix<opmath_t> grad_q;
-  };
-
-  // The arrays of a thread: copies of a panel's rows of k and v, and of a
-  // block's rows of q and grad_output, and a tile of attn
-  struct Tile {
-    Tile(const Backward& b, Slices& slices) {
-      const int64_t d = pad(b.d_), e = pad(b.e_), columns = pad(b.columns_);
-      const int64_t wide = scratch_stride<scalar_t>(columns);
-      const int64_t stride =
-          scratch_stride<scalar_t>(std::min(columns, kColumns));
-      const int64_t rows = std::min(pad(b.rows_), kBackwardRows);
-      copy = slices.take<operand_t>(kUnit<scalar_t>, std::max(d, e));
-      k = slices.take<operand_t>(b.has_q_ * columns / vnni, (d + kGap) * vnni);
-      v_t = slices.take<operand_t>(b.has_scores_ * e / vnni, wide * vnni);
-      q_t = slices.take<operand_t>(b.has_k_ * d, kBackwardRows);
-      grad_output_t = slices.take<operand_t>(b.has_v_ * e, kBackwardRows);
-      grad_output = slices.take<operand_t>(b.has_scores_ * rows, e);
-      sums = slices.take<opmath_t>(b.has_scores_ * kTileRows, stride);
-      scores = scores_b = slices.take<operand_t>(b.has_scores_ * rows, stride);
-      if (vnni > 1) {
-        scores_b =
-            slices.take<operand_t>(b.has_k_ * rows / vnni, stride * vnni);
-      }
-      attn = slices.take<operand_t>(b.has_v_ * rows / vnni, stride * vnni);
-      grad = slices.take<opmath_t>(16, std::max(d, e));
-    }
-    Matrix<operand_t> copy, k, v_t, q_t, grad_output_t, grad_output;
-    Matrix<operand_t> scores, scores_b, attn;
-    Matrix<opmath_t> sums, grad;
-  };
-
-  void run() {
-    const double flop = 4. * m_ * n_ * (d_ + e_ + kSlopeColumns);
-    const Schedule s = schedule(
-        matrices_,
-        flop,
-        ceil_div(n_, kUnit<scalar_t>),
-        ceil_div(n_, kPanelColumns),
-        std::min(m_, n_) / kLeastPart);
-    if (s.whole > 0) {
-      run_whole(s);
-    }
-    if (s.rest > 0) {
-      run_rest(s);
-    }
+  // Every thread takes whole matrices, as many as every other. The keys of
+  // those that are left are cut into parts, with partial sums for grad_q.
+  void run() const {
+    const double flop = 4. * m_ * n_ * (d_ + e_);
+    const int64_t threads = useful_threads(matrices_ * flop);
+    const int64_t whole = matrices_ / threads * threads;
+    const int64_t rest = matrices_ - whole;
+    run_matrices(0, whole, 1, threads);
+    run_matrices(
+        whole,
+        rest,
+        rest > 0 ? pieces(rest, 1, ceil_div(n_, kLeastKeys), threads) : 1,
+        threads);
   }
 
-  void run_whole(const Schedule& s) {
-    rows_ = m_;
-    columns_ = std::min(n_, kPanelColumns);
-    const Scratch<Panel, Backward> panels(*this, s.threads);
-    const Scratch<Sums, Backward> all_sums(*this, s.threads);
-    const Scratch<Tile, Backward> tiles(*this, s.threads);
-    each<Products>(s.whole, s.threads, [&](int64_t thread, int64_t b) {
-      const Panel panel = panels[thread];
-      const Sums sums = all_sums[thread];
-      const Tile tile = tiles[thread];
-      for (int64_t j = 0; j < n_; j += columns_) {
-        const Block part{b, 0, j, m_, std::min(columns_, n_ - j)};
-        run_part(tile, panel, sums, part, j > 0, false);
-        store_columns(tile, panel, part);
-      }
-      store_rows(sums, {b, 0, 0, m_, n_});
-    });
-  }
-
-  // The columns of a matrix are cut into parts, each with a panel of its own,
-  // and its rows into as many. In every step each part takes other rows, so
-  // that no two add to the same rows of grad_q, and every sum exists once.
-  void run_rest(const Schedule& s) {
-    const int64_t parts = s.parts;
-    const auto at = [&](int64_t size, int64_t part) {
-      return cut(size, kUnit<scalar_t>, parts, part);
-    };
-    rows_ = ceil_div(pad(m_), parts);
-    columns_ = ceil_div(pad(n_), parts);
-    const Scratch<Panel, Backward> panels(*this, s.rest * parts);
-    const Scratch<Sums, Backward> all_sums(*this, s.rest);
-    const Scratch<Tile, Backward> tiles(*this, s.threads);
-    for (const auto step : c10::irange(parts)) {
-      each<Products>(
-          s.rest * parts, s.threads, [&](int64_t thread, int64_t task) {
-            const int64_t b = task / parts, columns = task % parts;
-            const int64_t rows = (columns + step) % parts;
-            const int64_t i = at(m_, rows), j = at(n_, columns);
-            const Block part{
-                s.whole + b,
-                i,
-                j,
-                at(m_, rows + 1) - i,
-                at(n_, columns + 1) - j};
-            const bool add = step > 0;
-            run_part(tiles[thread], panels[task], all_sums[b], part, add, add);
-            if (step == parts - 1) {
-              store_columns(tiles[thread], panels[task], part);
-              store_rows(all_sums[b], part);
-            }
-          });
-    }
-  }
-
-  // Adds a part's products to the sums, or sets them where it comes first.
-  void run_part(
-      const Tile& tile,
-      const Panel& panel,
-      const Sums& sums,
-      const Block& part,
-      bool add_q,
-      bool add_k) const {
-    const int64_t first = part.b * n_ + part.j;
-    if (has_q_) {
-      pack<vnni>(k_.from(first), part.columns, d_, tile.k);
-    }
-    if (has_scores_ && e_ > 0) {
-      pack_transposed<1>(v_.from(first), part.columns, e_, tile.copy, tile.v_t);
-    }
-    for (int64_t i = 0; i < part.rows; i += kBackwardRows) {
-      const int64_t rows = std::min(kBackwardRows, part.rows - i);
-      load_rows(tile, part.b * m_ + part.i + i, rows);
-      for (int64_t j = 0; j < part.columns; j += kColumns) {
-        const int64_t columns = std::min(kColumns, part.columns - j);
-        const Block block{part.b, part.i + i, part.j + j, rows, columns};
-        const auto grad_q = sums.grad_q.from(block.i);
-        run_block(
-            tile, panel, grad_q, block, j, add_q || j > 0, add_k || i > 0);
-      }
-    }
-  }
-
-  // Copies a block's rows of q and grad_output, from row i of all.
-  void load_rows(const Tile& tile, int64_t i, int64_t rows) const {
-    if (has_k_) {
-      pack_transposed<vnni>(q_.from(i), rows, d_, tile.copy, tile.q_t);
-    }
-    const auto grad_output = grad_output_.from(i);
-    if (has_v_) {
-      pack_transposed<vnni>(
-          grad_output, rows, e_, tile.copy, tile.grad_output_t);
-    }
-    if (has_scores_ && e_ > 0) {
-      pack<1>(grad_output, rows, e_, tile.grad_output);
-    }
-  }
-
-  // j is the place of the block in the panel.
-  void run_block(
-      const Tile& tile,
-      const Panel& panel,
-      Matrix<opmath_t> grad_q,
-      const Block& block,
-      int64_t j,
-      bool add_q,
-      bool add_k) const {
-    const int64_t height = tile_size(block.rows);
-    const int64_t width = tile_size(block.columns);
-    for (int64_t r = 0; r < height && has_scores_; r += kTileRows) {
-      grad_scores(tile, tile.v_t.from(0, j * vnni), block, r);
-    }
-    if (has_q_) {
-      // grad_q <- grad_q + grad_scores @ k
-      const Sizes sizes{height, product_size<operand_t>(d_), width};
-      const auto k = tile.k.from(j / vnni);
-      product<operand_t>(sizes, tile.scores, k, grad_q, add_q);
-    }
-    // The transposes of grad_k and grad_v
-    if (has_k_) {
-      if constexpr (vnni > 1) {
-        const Matrix<const operand_t> scores = tile.scores;
-        pack<vnni>(scores, height, width, tile.scores_b);
-      }
-      const Sizes sizes{product_size<operand_t>(d_), width, height};
-      const auto to = panel.grad_k_t.from(0, j);
-      product<operand_t>(sizes, tile.q_t, tile.scores_b, to, add_k);
-    }
-    if (has_v_) {
-      const Sizes sizes{product_size<operand_t>(e_), width, height};
-      const auto to = panel.grad_v_t.from(0, j);
-      const auto attn = attn_.from(block.b * m_ + block.i, block.j);
-      pack<vnni>(attn, block.rows, block.columns, tile.attn);
-      product<operand_t>(sizes, tile.grad_output_t, tile.attn, to, add_k);
-    }
-  }
-
-  // scores <- grad_attn * (1 - attn^2), for the tile from row r of a block
-  void grad_scores(
-      const Tile& tile,
-      Matrix<const operand_t> v_t,
-      const Block& block,
-      int64_t r) const {
-    const int64_t height = std::min(kTileRows, tile_size(block.rows) - r);
-    const int64_t columns = block.columns, width = tile_size(columns);
-    const auto sums = tile.sums;
-    // grad_attn <- grad_output @ v.T
-    if (e_ > 0) {
-      const Sizes sizes{height, width, product_size<operand_t>(e_)};
-      product<operand_t>(sizes, tile.grad_output.from(r), v_t, sums, false);
-    } else {
-      std::fill_n(sums.data, height * sums.stride, opmath_t(0));
-    }
-    if (args_.grad_attn.defined()) {
-      const int64_t rows = std::min(height, block.rows - r);
-      add_block<scalar_t>(
-          args_.grad_attn,
-          {block.b, block.i + r, block.j, rows, columns},
-          sums);
-    }
-    const int64_t first = block.b * m_ + block.i;
-    for (const auto row : c10::irange(r, r + height)) {
-      const int64_t next =
-          std::min(first + row + kTileRows, matrices_ * m_ - 1);
-      prefetch(attn_[next] + block.j, columns);
-      const scalar_t* attn = attn_[first + row] + block.j;
-      const int64_t n = row < block.rows ? columns : 0;
-      opmath_t* grad = sums[row - r];
-      std::fill(grad + width, grad + pad(columns), opmath_t(0));
-      grad_row(grad, attn, tile.scores[row], n, width);
-    }
-  }
-
-  // A part's rows of grad_k and grad_v
-  void store_columns(const Tile& tile, const Panel& panel, const Block& part)
-      const {
-    const int64_t first = part.b * n_ + part.j;
-    store(tile, panel.grad_k_t, grads_.grad_k, first, part.columns);
-    store(tile, panel.grad_v_t, grads_.grad_v, first, part.columns);
-  }
-
-  // Rows of grad from `first` <- the transpose of sums
-  static void store(
-      const Tile& tile,
-      Matrix<opmath_t> sums,
-      const Tensor& grad,
+  void run_matrices(
       int64_t first,
-      int64_t rows) {
-    if (!grad.defined()) {
+      int64_t count,
+      int64_t parts,
+      int64_t threads) const {
+    const int64_t tasks = count * parts, rows = padded_rows();
+    if (tasks == 0) {
       return;
     }
-    const int64_t size = grad.size(-1);
-    scalar_t* to = grad.mutable_data_ptr<scalar_t>() + first * size;
-    for (const auto r : c10::irange(rows)) {
-      if (r % 16 == 0) {
-        transpose<opmath_t>(sums.from(0, r), pad(size), 16, tile.grad);
+    const bool is_partial = has_q() && parts > 1;
+    const Tile<opmath_t> partial(is_partial * tasks * rows, d_);
+    at::parallel_for(
+        0, tasks, ceil_div(tasks, threads), [&](int64_t begin, int64_t end) {
+          const ReleaseProducts<operand_t> guard;
+          const Tiles tiles(*this, has_q() && !direct && !is_partial);
+          for (const auto task : c10::irange(begin, end)) {
+            const int64_t b = first + task / parts, part = task % parts;
+            const int64_t j = cut(n_, parts, part);
+            const int64_t keys = cut(n_, parts, part + 1) - j;
+            if (is_partial) {
+              run_keys(tiles, b, j, keys, partial.from(task * rows));
+            } else if constexpr (direct) {
+              run_keys(tiles, b, j, keys, grad_q_.at(b, 0));
+            } else {
+              run_keys(tiles, b, j, keys, tiles.grad_q);
+              store<scalar_t, opmath_t>(
+                  tiles.grad_q, has_q() * m_, d_, grad_q_.at(b, 0));
+            }
+          }
+        });
+    if (is_partial) {
+      add_parts<scalar_t, opmath_t>(
+          partial, parts, rows, first, count, m_, d_, grad_q_);
+    }
+  }
+
+  // Rows of grad_k and grad_v of matrix b from j, and what they add to grad_q
+  void run_keys(
+      const Tiles& tiles,
+      int64_t b,
+      int64_t j,
+      int64_t keys,
+      Matrix<opmath_t> grad_q) const {
+    for (int64_t c = 0; c < keys; c += kTile) {
+      const int64_t n = std::min(kTile, keys - c);
+      const auto k = load_k(b, j + c, n, tiles.k);
+      if (has_scores() && e_ > 0) {
+        load_transposed<operand_t>(
+            load<operand_t>(v_.at(b, j + c), n, e_, tiles.v), n, e_, tiles.v_t);
       }
-      vec::convert(tile.grad[r % 16], to + r * size, size);
+      Matrix<opmath_t> grad_k = tiles.grad_k, grad_v = tiles.grad_v;
+      if constexpr (direct) {
+        grad_k = grad_k_.at(b, j + c);
+        grad_v = grad_v_.at(b, j + c);
+      }
+      for (int64_t i = 0; i < m_; i += kRows) {
+        const Block block{b, i, j + c, std::min(kRows, m_ - i), n};
+        run_block(tiles, block, k, grad_q.from(i), grad_k, grad_v, c > 0);
+      }
+      if constexpr (packs) {
+        transpose<float>(grad_k, has_k() * d_, n, tiles.grad);
+        store<scalar_t, opmath_t>(
+            tiles.grad, has_k() * n, d_, grad_k_.at(b, j + c));
+        transpose<float>(grad_v, has_v() * e_, n, tiles.grad);
+        store<scalar_t, opmath_t>(
+            tiles.grad, has_v() * n, e_, grad_v_.at(b, j + c));
+      } else if constexpr (!direct) {
+        store<scalar_t, opmath_t>(
+            grad_k, has_k() * n, d_, grad_k_.at(b, j + c));
+        store<scalar_t, opmath_t>(
+            grad_v, has_v() * n, e_, grad_v_.at(b, j + c));
+      }
     }
   }
 
-  // A part's rows of grad_q
-  void store_rows(const Sums& sums, const Block& part) const {
-    if (!has_q_) {
-      return;
+  // A tile of matrix b of attn, from (i, j)
+  struct Block {
+    int64_t b, i, j, rows, keys;
+  };
+
+  void run_block(
+      const Tiles& tiles,
+      const Block& at,
+      Matrix<const operand_t> k,
+      Matrix<opmath_t> grad_q,
+      Matrix<opmath_t> grad_k,
+      Matrix<opmath_t> grad_v,
+      bool add_q) const {
+    const bool add = at.i > 0;
+    Matrix<const operand_t> grad_output;
+    if (e_ > 0) {
+      grad_output = load<operand_t>(
+          grad_output_.at(at.b, at.i), at.rows, e_, tiles.grad_output);
     }
-    scalar_t* to = grads_.grad_q.template mutable_data_ptr<scalar_t>();
-    to += part.b * m_ * d_;
-    for (const auto i : c10::irange(part.i, part.i + part.rows)) {
-      vec::convert(sums.grad_q[i], to + i * d_, d_);
+    const auto attn = load_attn(tiles, at);
+    if (has_scores()) {
+      grad_scores(tiles, at, grad_output);
+    }
+    // Behind the last key and the last row, packed operands are zeros.
+    const int64_t keys = packs ? round_up<int64_t>(at.keys, 32) : at.keys;
+    const Matrix<const operand_t> scores = tiles.scores;
+    if (has_q()) {
+      // grad_q <- grad_q + grad_scores @ k
+      product<operand_t>(
+          {at.rows, d_, keys},
+          attn_tile::rows<operand_t>(scores),
+          k,
+          grad_q,
+          add_q);
+    }
+    if constexpr (packs) {
+      const int64_t terms = round_up<int64_t>(at.rows, 32);
+      if (has_k()) {
+        // grad_k.T <- grad_k.T + q.T @ grad_scores
+        load_rows_t(tiles, q_.at(at.b, at.i), at.rows, d_, tiles.q_t);
+        pack(scores, at.rows, at.keys, tiles.pairs);
+        product<operand_t>(
+            {d_, at.keys, terms},
+            attn_tile::rows<operand_t>(tiles.q_t),
+            tiles.pairs,
+            grad_k,
+            add);
+      }
+      if (has_v()) {
+        // grad_v.T <- grad_v.T + grad_output.T @ attn
+        load_rows_t(tiles, grad_output, at.rows, e_, tiles.grad_output_t);
+        pack(attn, at.rows, at.keys, tiles.pairs);
+        product<operand_t>(
+            {e_, at.keys, terms},
+            attn_tile::rows<operand_t>(tiles.grad_output_t),
+            tiles.pairs,
+            grad_v,
+            add);
+      }
+    } else {
+      if (has_k()) {
+        // grad_k <- grad_k + grad_scores.T @ q
+        const auto q = load<operand_t>(q_.at(at.b, at.i), at.rows, d_, tiles.q);
+        product<operand_t>(
+            {at.keys, d_, at.rows},
+            transposed<operand_t>(scores),
+            q,
+            grad_k,
+            add);
+      }
+      if (has_v()) {
+        // grad_v <- grad_v + attn.T @ grad_output
+        product<operand_t>(
+            {at.keys, e_, at.rows},
+            transposed<operand_t>(attn),
+            grad_output,
+            grad_v,
+            add);
+      }
     }
   }
 
-  const AttnGradients& grads_;
-  const AttnBackwardArgs& args_;
-  using Products = ReleaseProducts<operand_t>;
-  using Input = Matrix<const scalar_t>;
-  const Input q_ = matrix<scalar_t>(args_.q), k_ = matrix<scalar_t>(args_.k);
-  const Input v_ = matrix<scalar_t>(args_.v);
-  const Input attn_ = matrix<scalar_t>(args_.attn);
-  const Input grad_output_ = matrix<scalar_t>(args_.grad_output);
+  // scores <- grad_attn * (1 - attn^2)
+  void grad_scores(
+      const Tiles& tiles,
+      const Block& at,
+      Matrix<const operand_t> grad_output) const {
+    const auto& sums = tiles.sums;
+    if (e_ > 0) {
+      // grad_attn <- grad_output @ v.T
+      product<operand_t>(
+          {at.rows, at.keys, e_},
+          attn_tile::rows<operand_t>(grad_output),
+          tiles.v_t,
+          sums,
+          false);
+    } else {
+      std::fill_n(sums.data, at.rows * sums.stride, opmath_t(0));
+    }
+    if (grad_attn_.data != nullptr) {
+      auto x = grad_attn_.at(at.b, at.i);
+      x.data += at.j * grad_attn_.column;
+      add_block<scalar_t, opmath_t>(
+          x, grad_attn_.column, at.rows, at.keys, sums);
+    }
+    const int64_t end = packs ? round_up<int64_t>(at.keys, 32) : at.keys;
+    const auto attn = attn_.at(at.b, at.i).from(0, at.j);
+    for (const auto r : c10::irange(at.rows)) {
+      grad_row(sums[r], attn[r], tiles.scores[r], at.keys, end);
+    }
+  }
+
+  // A block of attn where it lies, or in another type
+  Matrix<const operand_t> load_attn(const Tiles& tiles, const Block& at) const {
+    const auto attn = attn_.at(at.b, at.i).from(0, at.j);
+    if constexpr (std::is_same_v<scalar_t, operand_t>) {
+      return attn;
+    } else {
+      for (const auto r : c10::irange(has_v() * at.rows)) {
+        convert_row(attn[r], tiles.attn[r], at.keys);
+      }
+      return tiles.attn;
+    }
+  }
+
+  Matrix<const operand_t> load_k(
+      int64_t b,
+      int64_t j,
+      int64_t n,
+      Matrix<operand_t> to) const {
+    if (!has_q()) {
+      return {};
+    }
+    if constexpr (packs) {
+      pack(k_.at(b, j), n, d_, to);
+      return to;
+    } else {
+      return load<operand_t>(k_.at(b, j), n, d_, to);
+    }
+  }
+
+  // to (columns, rows) <- x (rows, columns) transposed, with zeros up to a
+  // multiple of 32 rows
+  void load_rows_t(
+      const Tiles& tiles,
+      Matrix<const BFloat16> x,
+      int64_t rows,
+      int64_t columns,
+      Matrix<BFloat16> to) const {
+    pack(x, rows, columns, tiles.pairs);
+    transpose<float>(
+        {reinterpret_cast<const float*>(tiles.pairs.data),
+         tiles.pairs.stride / 2},
+        round_up<int64_t>(rows, 32) / 2,
+        columns,
+        {reinterpret_cast<float*>(to.data), to.stride / 2});
+  }
+
+  int64_t padded_rows() const {
+    return packs ? round_up<int64_t>(m_, 16) : m_;
+  }
   // Which gradients are wanted; that of the scores is for grad_q and grad_k.
-  const bool has_q_ = grads_.grad_q.defined(), has_k_ = grads_.grad_k.defined();
-  const bool has_v_ = grads_.grad_v.defined(), has_scores_ = has_q_ || has_k_;
-  const int64_t m_ = args_.attn.size(-2), n_ = attn_.stride;
-  const int64_t matrices_ = args_.attn.numel() / (m_ * n_);
-  const int64_t e_ = grad_output_.stride;
-  const int64_t d_ = has_scores_ ? (has_q_ ? k_ : q_).stride : 0;
-  int64_t rows_ = 0, columns_ = 0; // of a part, at most
+  bool has_q() const {
+    return grad_q_.data != nullptr;
+  }
+  bool has_k() const {
+    return grad_k_.data != nullptr;
+  }
+  bool has_v() const {
+    return grad_v_.data != nullptr;
+  }
+  bool has_scores() const {
+    return has_q() || has_k();
+  }
+
+  const Operand<const scalar_t> q_, k_, v_, grad_output_, grad_attn_, attn_;
+  const Operand<scalar_t> grad_q_, grad_k_, grad_v_;
+  const int64_t m_, n_, d_, e_, matrices_;
 };
 
 // Calls f with a number of the inputs' type and one of the type that products
 // read.
 template <typename F>
-void dispatch(const Tensor& t, const F& f) {
+void dispatch(const Tensor& attn, const F& f) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      kHalf, kBFloat16, t.scalar_type(), "attn_cpu", [&] {
+      kHalf, kBFloat16, attn.scalar_type(), "attn_cpu", [&] {
         if constexpr (kHasVnni && std::is_same_v<scalar_t, BFloat16>) {
-          // Setting AMX up is not worth it for few rows.
-          if (t.size(-2) > 8 && has_vnni_products()) {
+          // Packing is not worth it for few rows.
+          if (attn.size(-2) > kFewRows && has_vnni_products()) {
             return f(BFloat16(), BFloat16());
           }
         }
@@ -610,7 +670,7 @@ void attn_kernel(
     const Tensor& q,
     const Tensor& k,
     const Tensor& v) {
-  dispatch(q, [&](auto number, auto operand) {
+  dispatch(attn, [&](auto number, auto operand) {
     Forward<decltype(number), decltype(operand)>(output, attn, q, k, v).run();
   });
 }

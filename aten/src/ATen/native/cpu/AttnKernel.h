@@ -6,8 +6,9 @@
 
 namespace at::native {
 
-// Fills output (*, M, E) and attn (*, M, N). All are contiguous, and no size
-// but D and E is 0.
+// Fills output (*, M, E) and attn (*, M, N), which is contiguous. Of q, k and v
+// the last stride is 1 and rows lie at least their width apart. Leading strides
+// are free, and no size but D and E is 0.
 using attn_fn = void (*)(
     const Tensor& output,
     const Tensor& attn,
@@ -19,8 +20,8 @@ struct AttnGradients {
   Tensor grad_q, grad_k, grad_v;
 };
 
-// Fills the gradients that are defined, under the same conditions, but for
-// grad_attn, which has any strides.
+// Fills the gradients that are defined, under the same conditions: attn may
+// have strides too, and grad_attn any.
 using attn_backward_fn =
     void (*)(const AttnGradients& grads, const AttnBackwardArgs& args);
 

@@ -1,14 +1,19 @@
-// The parts of attn's CPU kernels: tanh, and the product of a tile.
+// The parts of attn's CPU kernels: tanh, operands where they lie or in tiles,
+// and the products of tiles.
 #pragma once
 
 #include <ATen/Context.h>
 #include <ATen/OpMathType.h>
 #include <ATen/ceil_div.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
+#include <ATen/cpu/vec/vec_half.h>
 #include <ATen/native/CPUBlas.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Exception.h>
+#include <c10/util/Unroll.h>
 #if defined(CPU_CAPABILITY_AVX512)
 #include <cpuinfo.h>
 
@@ -20,6 +25,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 namespace at::native::attn_tile {
 
@@ -54,54 +60,39 @@ constexpr std::array<T, terms> exp_series() {
   return result;
 }
 
-// tanh within two units in the last place, odd, and at most 1 in magnitude. It
+// tanh within 2.5 units in the last place, odd, and at most 1 in magnitude. It
 // takes less time than Vectorized::tanh(), which is Sleef's, and on AMD's
 // processors than MKL's, which torch.tanh calls.
 //
-// Where |x| >= 1: tanh(|x|) = 1 - 2z / (1 + z) with z = exp(-2|x|). The result
-// is accurate near saturation, as the backward's 1 - attn^2 needs it.
-// Where |x| < 1, with s = x^2: tanh(x) is Lambert's fraction
-// x / (1 + s / (3 + s / (5 + ...))). With a / b = 3 + s / (5 + ...) that is
-// x - x s b / (a + s b).
+// tanh(|x|) = m / (m + 2) with m = exp(2|x|) - 1. That is 2^n p + (2^n - 1)
+// with 2|x| = n ln(2) + r and p = exp(r) - 1, which loses nothing where x is
+// small.
 template <typename T>
 inline Vectorized<T> tanh(const Vectorized<T>& x) {
   using Limits = std::numeric_limits<T>;
   using Int = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
   using Vec = Vectorized<T>;
-  // Beyond `saturation` tanh rounds to 1. The terms beyond `last` and `series`
-  // add less than half a unit, for |x| < 1 and |r| <= ln(2) / 2.
+  // Beyond `saturation` tanh rounds to 1. The terms beyond `series` add less
+  // than half a unit, for |r| <= ln(2) / 2.
   constexpr T saturation = T(0.4) * Limits::digits;
-  constexpr int last = sizeof(T) == 4 ? 11 : 19;
   constexpr auto series = exp_series<T, sizeof(T) == 4 ? 6 : 12>();
+  // Added to a number, `shift` rounds it: the integer is in the last bits.
+  constexpr T shift = T(1.5) / Limits::epsilon();
   // ln(2) in two parts. The first has few bits: its multiples are exact.
   constexpr T high = T(0.693145751953125), low = T(1.428606820309417e-6);
-  const Vec one(T(1));
-  const Vec magnitude = x.abs();
-  // NaN fails this comparison, so it is never converted to an integer.
-  const Vec large = magnitude >= one;
-  const Vec bounded =
-      Vec::blendv(Vec(saturation), magnitude, magnitude < Vec(saturation));
-  const Vec exponent = bounded * Vec(T(-2));
-  const Vec n = (exponent * Vec(T(1.4426950408889634))).round();
+  const Vec bounded = vec::clamp_max(x.abs(), Vec(saturation)); // or NaN
+  const Vec exponent = bounded + bounded;
+  const Vec shifted =
+      vec::fmadd(exponent, Vec(T(1.4426950408889634)), Vec(shift));
+  const Vec n = shifted - Vec(shift);
   const Vec r = vec::fmadd(n, Vec(-low), vec::fmadd(n, Vec(-high), exponent));
-  const Vec p = vec::fmadd(r * r, horner(r, series), r + one);
-  const auto bits = (vec::convert_to_int_of_same_size(n) +
-                     Vectorized<Int>(Limits::max_exponent - 1))
+  const Vec p = vec::fmadd(r * r, horner(r, series), r);
+  const auto bits =
+      (vec::cast<Int>(shifted) + Vectorized<Int>(Limits::max_exponent - 1))
       << Vectorized<Int>(Limits::digits - 1);
-  const Vec z = vec::cast<T>(bits) * p;
-  const Vec s = magnitude * magnitude;
-  Vec a = Vec(T(last)), b = one;
-#pragma GCC unroll 10
-  for (int odd = last - 2; odd >= 3; odd -= 2) {
-    const Vec next = vec::fmadd(a, Vec(T(odd)), s * b);
-    b = a;
-    a = next;
-  }
-  const Vec sb = s * b;
-  const Vec top = Vec::blendv(magnitude * sb, z + z, large);
-  const Vec bottom = Vec::blendv(a + sb, one + z, large);
-  const Vec result = Vec::blendv(magnitude, one, large) - top / bottom;
-  return result | (x & Vec(T(-0.0)));
+  const Vec scale = vec::cast<T>(bits);
+  const Vec m = vec::fmadd(scale, p, scale - Vec(T(1)));
+  return m / (m + Vec(T(2))) | (x & Vec(T(-0.0)));
 }
 
 // tanh for a result of 16 bits: x P(x^2) / Q(x^2), minimax in relative error up
@@ -124,11 +115,11 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 #endif
 }
 
-// A matrix whose rows begin `stride` elements apart.
+// Rows that begin `stride` elements apart.
 template <typename T>
 struct Matrix {
-  T* data;
-  int64_t stride;
+  T* data = nullptr;
+  int64_t stride = 0;
   Matrix from(int64_t i, int64_t j = 0) const {
     return {data + i * stride + j, stride};
   }
@@ -140,8 +131,40 @@ struct Matrix {
   }
 };
 
-// How many rows of operand B are interleaved: two of bfloat16, which is in VNNI
-// layout (a0 b0 a1 b1 ...), since one instruction adds two products.
+// The matrices of a tensor (*, rows, columns) where they lie. The last stride
+// is 1, unless `column` is asked for.
+template <typename T>
+struct Operand {
+  explicit Operand(const Tensor& t) {
+    if (t.defined()) {
+      using number = std::remove_const_t<T>;
+      if constexpr (std::is_const_v<T>) {
+        data = t.const_data_ptr<number>();
+      } else {
+        data = t.mutable_data_ptr<number>();
+      }
+      sizes = t.sizes().slice(0, t.dim() - 2);
+      strides = t.strides();
+      row = t.stride(-2);
+      column = t.stride(-1);
+    }
+  }
+  // Matrix b, from row i
+  Matrix<T> at(int64_t b, int64_t i) const {
+    int64_t offset = i * row;
+    for (int64_t x = static_cast<int64_t>(sizes.size()) - 1; x >= 0; x--) {
+      offset += b % sizes[x] * strides[x];
+      b /= sizes[x];
+    }
+    return {data + offset, row};
+  }
+  T* data = nullptr;
+  int64_t row = 0, column = 0;
+  IntArrayRef sizes, strides;
+};
+
+// How many rows of a B operand are interleaved: vnni == 2 packs bfloat16 as
+// oneDNN's products take it (a0 b0 a1 b1 ...).
 template <typename operand_t>
 constexpr int64_t kVnni = std::is_same_v<operand_t, BFloat16> ? 2 : 1;
 
@@ -178,98 +201,290 @@ inline bool has_vnni_products() {
 }
 #endif
 
-// The most rows of operand B in one sum, since longer ones lose accuracy. A
-// BLAS sums one column in as many parts as a vector has numbers, so for few
-// columns there are fewer: as many as keep its error, by measurement.
+// Longer sums are added up in parts of as many terms, since they lose accuracy.
+constexpr int64_t kTerms = 128;
+
+// Rows and vectors of c that a product keeps in registers
 #if defined(CPU_CAPABILITY_AVX512)
-constexpr int64_t kTerms = 128, kNarrowTerms = 16;
+constexpr int kRows = 6, kVectors = 4;
 #else
-constexpr int64_t kTerms = 128, kNarrowTerms = 32;
+constexpr int kRows = 6, kVectors = 2;
 #endif
 
-// The most columns of one call: oneDNN compiles wider products for longer.
-constexpr int64_t kWidth = 256;
-
-// Of a product: a is (m, terms), b (terms, n) and c (m, n). All are product
-// sizes.
+// Of a product: a is (m, terms), b (terms, n) and c (m, n).
 struct Sizes {
   int64_t m, n, terms;
 };
 
-// c = a @ b, or c += a @ b if `add`.
-//
-// In vector registers, for float64: MKL, ATen's other product for a single
-// thread, takes a slower path on AMD's processors.
-static void register_product(
-    Sizes s,
-    Matrix<const double> a,
-    Matrix<const double> b,
-    Matrix<double> c,
+// Operand A: number (i, p) lies at data[i * row + p * term], so it may be a
+// transpose.
+template <typename T>
+struct Left {
+  const T* data;
+  int64_t row, term;
+};
+
+template <typename T>
+Left<T> rows(Matrix<const T> a) {
+  return {a.data, a.stride, 1};
+}
+
+template <typename T>
+Left<T> transposed(Matrix<const T> a) {
+  return {a.data, 1, a.stride};
+}
+
+// c (rows, n) <- a @ b, or c + a @ b if `add`, where n fits into `vectors`. Few
+// sums would wait for each other, so then every chain has terms of its own.
+template <typename T, int rows, int vectors>
+void block_product(
+    int64_t n,
+    int64_t terms,
+    Left<T> a,
+    Matrix<const T> b,
+    Matrix<T> c,
     bool add) {
-  using Vec = Vectorized<double>;
-  // Eight vectors of sums fit into the registers of AVX2 and AVX-512.
-  constexpr int64_t width = 16, vectors = width / Vec::size();
-  constexpr int64_t rows = 8 / vectors;
-  for (int64_t j = 0; j < s.n; j += width) {
-    for (int64_t i = 0; i < s.m; i += rows) {
-      Vec sum[rows][vectors], b_row[vectors];
-      const auto each = [](const auto& f) {
-#pragma GCC unroll 8
-        for (int x = 0; x < rows; x++) {
-#pragma GCC unroll 8
-          for (int y = 0; y < vectors; y++) {
-            f(x, y);
-          }
-        }
-      };
-      each([&](int x, int y) { sum[x][y] = Vec(0.); });
-#pragma GCC unroll 1
-      for (int64_t p = 0; p < s.terms; p++) {
-#pragma GCC unroll 8
-        for (int y = 0; y < vectors; y++) {
-          b_row[y] = Vec::loadu(b[p] + j + y * Vec::size());
-        }
-        each([&](int x, int y) {
-          sum[x][y] = vec::fmadd(Vec(a[i + x][p]), b_row[y], sum[x][y]);
-        });
+  using Vec = Vectorized<T>;
+  constexpr int size = Vec::size(), sums = rows * vectors;
+  constexpr int chains = std::clamp(kRows * kVectors / sums, 1, 4);
+  Vec sum[chains][sums];
+  c10::ForcedUnroll<chains * sums>{}(
+      [&](auto i) { sum[i / sums][i % sums] = Vec(T(0)); });
+  const auto add_term = [&](auto chain, int64_t p) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Vec b_row[vectors];
+    c10::ForcedUnroll<vectors>{}(
+        [&](auto y) { b_row[y] = Vec::loadu(b[p] + y * size); });
+    c10::ForcedUnroll<sums>{}([&](auto i) C10_ALWAYS_INLINE_ATTRIBUTE {
+      const Vec number(a.data[i / vectors * a.row + p * a.term]);
+      sum[chain][i] = vec::fmadd(number, b_row[i % vectors], sum[chain][i]);
+    });
+  };
+  int64_t p = 0;
+  for (; p + chains <= terms; p += chains) {
+    c10::ForcedUnroll<chains>{}([&](auto i) { add_term(i, p + i); });
+  }
+  for (; p < terms; p++) {
+    add_term(std::integral_constant<int, 0>(), p);
+  }
+  c10::ForcedUnroll<sums>{}([&](auto i) C10_ALWAYS_INLINE_ATTRIBUTE {
+    Vec total(T(0));
+    c10::ForcedUnroll<chains>{}(
+        [&](auto chain) { total = total + sum[chain][i]; });
+    T* to = c[i / vectors] + i % vectors * size;
+    const int64_t left = n - i % vectors * size;
+    if (left >= size) {
+      (add ? total + Vec::loadu(to) : total).store(to);
+    } else {
+      (add ? total + Vec::loadu(to, left) : total).store(to, left);
+    }
+  });
+}
+
+template <typename T, size_t... i>
+constexpr auto block_products(std::index_sequence<i...> /*sizes*/) {
+  return std::array{&block_product<T, i / kVectors + 1, i % kVectors + 1>...};
+}
+
+// c <- a @ b, or c + a @ b if `add`. Whole vectors of b are read, behind n too.
+template <typename T>
+void register_product(
+    Sizes s,
+    Left<T> a,
+    Matrix<const T> b,
+    Matrix<T> c,
+    bool add) {
+  static constexpr auto blocks =
+      block_products<T>(std::make_index_sequence<kRows * kVectors>());
+  constexpr int64_t size = Vectorized<T>::size();
+  int64_t p = 0;
+  do {
+    const int64_t terms = std::min(kTerms, s.terms - p);
+    for (int64_t j = 0; j < s.n; j += kVectors * size) {
+      const int64_t n = std::min(kVectors * size, s.n - j);
+      for (int64_t i = 0, rows = 0; i < s.m; i += rows) {
+        // blocks of about the same number of rows
+        rows = ceil_div<int64_t>(s.m - i, ceil_div<int64_t>(s.m - i, kRows));
+        const Left<T> from{a.data + i * a.row + p * a.term, a.row, a.term};
+        blocks[(rows - 1) * kVectors + (n - 1) / size](
+            n, terms, from, b.from(p, j), c.from(i, j), add || p > 0);
       }
-      // Added last: short sums err less than a long one.
-      each([&](int x, int y) {
-        double* to = c[i + x] + j + y * Vec::size();
-        (add ? sum[x][y] + Vec::loadu(to) : sum[x][y]).store(to);
-      });
+    }
+    p += kTerms;
+  } while (p < s.terms);
+}
+
+#if defined(CPU_CAPABILITY_AVX512)
+// The same by oneDNN, of which every thread compiles a kernel for each shape
+// and keeps it: so m and n go up to multiples of 16. Both operands are zero
+// behind `terms` rows or columns, up to an even number; b is packed.
+inline void packed_product(
+    Sizes s,
+    Left<BFloat16> a,
+    Matrix<const BFloat16> b,
+    Matrix<float> c,
+    bool add) {
+  constexpr int64_t most_columns = 256; // wider kernels take longer to compile
+  constexpr int64_t most_terms = kTerms * kVnni<BFloat16>;
+  const int64_t rows = round_up<int64_t>(s.m, 16);
+  for (int64_t p = 0; p < s.terms; p += most_terms, add = true) {
+    const int64_t terms =
+        round_up<int64_t>(std::min(most_terms, s.terms - p), 2);
+    for (int64_t j = 0; j < s.n; j += most_columns) {
+      const int64_t n = round_up<int64_t>(std::min(most_columns, s.n - j), 16);
+      // clang-format off
+      cpublas::brgemm(rows, n, terms, a.row, b.stride / 2, c.stride, add,
+                      a.data + p, b[p / 2] + j * 2, c.data + j, true);
+      // clang-format on
+    }
+  }
+}
+#endif
+
+template <typename operand_t>
+void product(
+    Sizes s,
+    Left<operand_t> a,
+    Matrix<const operand_t> b,
+    Matrix<at::opmath_type<operand_t>> c,
+    bool add) {
+  if constexpr (kVnni<operand_t> == 2) {
+    packed_product(s, a, b, c, add);
+  } else {
+    register_product(s, a, b, c, add);
+  }
+}
+
+// Memory for rows of whole vectors
+template <typename T>
+struct Tile : Matrix<T> {
+  Tile(int64_t rows, int64_t columns)
+      : Matrix<T>{nullptr, round_up<int64_t>(columns, 32)} {
+    if (rows > 0) {
+      // Vectors are read behind the last row.
+      const int64_t size = (rows + 1) * this->stride * sizeof(T);
+      memory_ = c10::GetCPUAllocator()->allocate(size);
+      this->data = static_cast<T*>(memory_.get());
+    }
+  }
+
+ private:
+  DataPtr memory_;
+};
+
+// The same numbers in another type
+template <typename To, typename From, int n>
+auto converted(const VectorizedN<From, n>& x) {
+  constexpr int count = n * Vectorized<From>::size() / Vectorized<To>::size();
+  return vec::convert<To, count, From, n>(x);
+}
+
+// As many numbers as a vector of scalar_t has, in the type of sums
+template <typename scalar_t, typename opmath_t>
+using Widened = VectorizedN<
+    opmath_t,
+    Vectorized<scalar_t>::size() / Vectorized<opmath_t>::size()>;
+
+// to (n) <- from (n), by whole vectors: vec::convert takes single numbers.
+template <typename To, typename From>
+void convert_row(const From* from, To* to, int64_t n) {
+  using Short = std::conditional_t<sizeof(To) < sizeof(From), To, From>;
+  constexpr int64_t size = Vectorized<Short>::size();
+  constexpr int count = size / Vectorized<From>::size();
+  for (int64_t i = 0; i < n; i += size) {
+    const int64_t left = std::min(size, n - i);
+    const auto x = VectorizedN<From, count>::loadu(from + i, left);
+    converted<To>(x).store(to + i, left);
+  }
+}
+
+// x (rows, columns) as an operand, in `copy` unless it can be read where it
+// lies. Behind the columns of a copy are zeros, up to a multiple of 16.
+template <typename operand_t, typename scalar_t>
+Matrix<const operand_t> load(
+    Matrix<const scalar_t> x,
+    int64_t rows,
+    int64_t columns,
+    Matrix<operand_t> copy) {
+  constexpr int64_t vnni = kVnni<operand_t>;
+  if constexpr (std::is_same_v<operand_t, scalar_t>) {
+    // Products read whole vectors of columns, or even numbers of them and whole
+    // tiles of rows.
+    constexpr int64_t unit = vnni == 2 ? 2 : Vectorized<operand_t>::size();
+    if (columns % unit == 0 &&
+        (vnni == 1 || (rows % 16 == 0 && x.stride % 2 == 0))) {
+      return x;
+    }
+  }
+  for (int64_t r = 0; r < rows; r++) {
+    convert_row(x[r], copy[r], columns);
+    std::fill(
+        copy[r] + columns,
+        copy[r] + round_up<int64_t>(columns, 16),
+        operand_t(0));
+  }
+  return copy;
+}
+
+// to (columns, rows) <- x (rows, columns) transposed
+template <typename T>
+void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
+  constexpr int64_t unit = 16;
+  for (int64_t r = 0; r < rows; r += unit) {
+    for (int64_t c = 0; c < columns; c += unit) {
+      const int64_t height = std::min(unit, rows - r);
+      const int64_t width = std::min(unit, columns - c);
+      if (height == unit && width == unit) {
+        vec::transpose_mxn<T, unit, unit>(
+            x[r] + c, x.stride, to[c] + r, to.stride);
+        continue;
+      }
+      for (int64_t i = 0; i < height; i++) {
+        for (int64_t j = 0; j < width; j++) {
+          to[c + j][r + i] = x[r + i][c + j];
+        }
+      }
     }
   }
 }
 
-// The same by oneDNN, which in every thread compiles a kernel for each shape
-// and keeps it. Where it is absent or off, brgemm() of float calls the BLAS.
+// The transpose of x, as `load` gives it: packed where products want that.
 template <typename operand_t>
-void product(
-    Sizes s,
-    Matrix<const operand_t> a,
-    Matrix<const operand_t> b,
-    Matrix<at::opmath_type<operand_t>> c,
-    bool add) {
+void load_transposed(
+    Matrix<const operand_t> x,
+    int64_t rows,
+    int64_t columns,
+    Matrix<operand_t> to) {
   constexpr int64_t vnni = kVnni<operand_t>;
-  const bool narrow = std::min(s.m, s.n) <= 16;
-  const int64_t most = (narrow ? kNarrowTerms : kTerms) * vnni;
-  for (int64_t p = 0; p < s.terms; p += most, add = true) {
-    const int64_t terms = std::min(most, s.terms - p);
-    const auto a_p = a.from(0, p), b_p = b.from(p / vnni);
-    if constexpr (std::is_same_v<operand_t, double>) {
-      register_product({s.m, s.n, terms}, a_p, b_p, c, add);
+  if constexpr (vnni == 2) {
+    // A pair of numbers moves as one.
+    transpose<float>(
+        {reinterpret_cast<const float*>(x.data), x.stride / 2},
+        rows,
+        ceil_div<int64_t>(columns, 2),
+        {reinterpret_cast<float*>(to.data), to.stride / 2});
+  } else {
+    transpose<operand_t>(x, rows, columns, to);
+  }
+}
+
+#if defined(CPU_CAPABILITY_AVX512)
+// to (rows / 2, 2 * columns) <- x (rows, columns), two rows interleaved, with
+// zeros up to a multiple of 32 rows
+inline void pack(
+    Matrix<const BFloat16> x,
+    int64_t rows,
+    int64_t columns,
+    Matrix<BFloat16> to) {
+  for (int64_t r = 0; r < round_up<int64_t>(rows, 32); r += 2) {
+    if (r < rows) {
+      const int64_t count = std::min<int64_t>(2, rows - r);
+      vec::pack_vnni2(x[r], to[r / 2], x.stride, count, columns);
     } else {
-      for (int64_t j = 0; j < s.n; j += kWidth) {
-        const int64_t n = std::min(kWidth, s.n - j), ld = b_p.stride / vnni;
-        // clang-format off
-        cpublas::brgemm(s.m, n, terms, a_p.stride, ld, c.stride, add,
-                        a_p.data, b_p.data + j * vnni, c.data + j, vnni == 2);
-        // clang-format on
-      }
+      std::fill_n(to[r / 2], 2 * columns, BFloat16(0));
     }
   }
 }
+#endif
 
 } // namespace CPU_CAPABILITY
 } // namespace at::native::attn_tile
