@@ -64,8 +64,7 @@ struct ReleaseProducts {
   }
 };
 
-// attn (n) <- tanh(scores), copy <- attn. Behind them the copy has zeros up to
-// `end`: scores there may be NaN, as products of infinity and padding.
+// attn (n) <- tanh(scores), copy <- attn, and zeros behind them up to `end`
 template <typename scalar_t, typename operand_t, typename opmath_t>
 void tanh_row(
     const opmath_t* scores,
@@ -76,7 +75,8 @@ void tanh_row(
   using Vec = Vectorized<opmath_t>;
   constexpr int64_t width = Vectorized<scalar_t>::size();
   for (int64_t j = 0; j < n; j += width) {
-    const auto loaded = Widened<scalar_t, opmath_t>::loadu(scores + j);
+    const int64_t count = std::min(width, n - j);
+    const auto loaded = Widened<scalar_t, opmath_t>::loadu(scores + j, count);
     const auto x = loaded.unary_op([](const Vec& part) {
       if constexpr (sizeof(scalar_t) == 2) {
         return short_tanh(part);
@@ -85,7 +85,7 @@ void tanh_row(
       }
     });
     const VectorizedN<scalar_t, 1> result = converted<scalar_t>(x);
-    result.store(attn + j, std::min(width, n - j));
+    result.store(attn + j, count);
     converted<operand_t>(result).store(copy + j);
   }
   std::fill(copy + n, copy + end, operand_t(0));
@@ -106,7 +106,8 @@ void grad_row(
     const int64_t count = std::min(width, n - j);
     const auto loaded = VectorizedN<scalar_t, 1>::loadu(attn + j, count);
     const Wide a = converted<opmath_t>(loaded);
-    const Wide grad = Wide::loadu(grad_attn + j) * ((one - a) * (one + a));
+    const Wide grad =
+        Wide::loadu(grad_attn + j, count) * ((one - a) * (one + a));
     converted<operand_t>(grad).store(scores + j);
   }
   std::fill(scores + n, scores + end, operand_t(0));
@@ -175,7 +176,7 @@ struct Forward {
   static constexpr bool packs = kVnni<operand_t> == 2;
   // Whether sums are stored as they are
   static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
-  static constexpr int64_t kRows = packs ? 128 : 36; // of a block
+  static constexpr int64_t kRows = packs ? 256 : 36; // of a block
 
   // The arrays of a thread
   struct Tiles {
@@ -326,9 +327,9 @@ struct Backward {
   using opmath_t = at::opmath_type<operand_t>;
   static constexpr bool packs = kVnni<operand_t> == 2;
   static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
-  static constexpr int64_t kRows = 64; // of a block
+  static constexpr int64_t kRows = packs ? 128 : 64; // of a block
   // Where operands are packed, their rows are packed again for every tile.
-  static constexpr int64_t kTile = packs ? 2 * kKeys : kKeys;
+  static constexpr int64_t kTile = packs ? 4 * kKeys : kKeys;
 
   // The arrays of a thread
   struct Tiles {

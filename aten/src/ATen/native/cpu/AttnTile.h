@@ -425,7 +425,8 @@ Matrix<const operand_t> load(
   return copy;
 }
 
-// to (columns, rows) <- x (rows, columns) transposed
+// to (columns, rows) <- x (rows, columns) transposed, with zeros up to a
+// multiple of 16: what lies there may be denormal, which takes time.
 template <typename T>
 void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
   constexpr int64_t unit = 16;
@@ -438,9 +439,9 @@ void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
             x[r] + c, x.stride, to[c] + r, to.stride);
         continue;
       }
-      for (int64_t i = 0; i < height; i++) {
-        for (int64_t j = 0; j < width; j++) {
-          to[c + j][r + i] = x[r + i][c + j];
+      for (int64_t j = 0; j < width; j++) {
+        for (int64_t i = 0; i < unit; i++) {
+          to[c + j][r + i] = i < height ? x[r + i][c + j] : T(0);
         }
       }
     }
