@@ -16,7 +16,8 @@ def test_no_function_of_attn_is_shared_by_capabilities() -> None:
     built()
     found = dict.fromkeys(CAPABILITIES, 0)
     for path in ROOT.glob("build/forks/explicit-*/work/objects/*.o"):
-        names = [line.split(maxsplit=2) for line in process.attempt(["nm", "-C", "--defined-only", path]).stdout.splitlines()]
+        lines = process.run(["nm", "-C", "--defined-only", path], f"the names in {path} cannot be read").splitlines()
+        names = [line.split(maxsplit=2) for line in lines]
         inside = [c for c in CAPABILITIES if any(f"attn_tile::{c}::" in name for _, _, name in names)]
         for capability in inside:
             found[capability] += 1
