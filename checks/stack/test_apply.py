@@ -110,9 +110,10 @@ def test_each_line_in_its_place(tree: Path) -> None:
      "aten/src/ATen/native/cpu/Activation.cpp",
 +    "aten/src/ATen/native/cpu/AttnKernel.cpp",
      "aten/src/ATen/native/cpu/AvgPoolKernel.cpp",
-@@ -7,2 +8,4 @@ aten_native_source_non_codegen_list = [
+@@ -7,2 +8,5 @@ aten_native_source_non_codegen_list = [
      "aten/src/ATen/native/AffineGridGenerator.cpp",
 +    "aten/src/ATen/native/AttnCPU.cpp",
++    "aten/src/ATen/native/AttnFused.cpp",
 +    "aten/src/ATen/native/attn.cpp",
      "aten/src/ATen/native/AveragePool2d.cpp",
 +++ b/docs/source/amp.md

@@ -216,7 +216,8 @@ def test_what_a_header_has_is_concerned_by_its_own_change(front: str) -> None:
         text = re.sub("^namespace", f"{front}namespace", path.read_text(), count=1, flags=re.M)
         for kind, (look, inserted) in KINDS.items():
             for found in islice(re.finditer(look, scan(text).code, re.M), 2):
-                names = concerned(text, f"{text[: found.end()]}{inserted}{text[found.end() :]}")
+                end = found.start() + len(found[0].rstrip())  # before a comment
+                names = concerned(text, f"{text[:end]}{inserted}{text[end:]}")
                 tried[kind] += 1
                 if names is not None and found[1] not in names:
                     missed.append((path.name, kind, found[1], names))
