@@ -100,6 +100,7 @@ RULES: tuple[tuple[Kind, str], ...] = (
     (Kind.INPUT, r"aten/src/ATen/native/tags\.yaml$|tools/autograd/deprecated\.yaml$"),
     (Kind.TEMPLATE, r"tools/jit/templates/.*\.cpp$|aten/src/ATen/native/ts_native_functions\.yaml$"),
     (Kind.TEMPLATE, r"torch/csrc/.*\.fbs$"),
+    (Kind.PYTHON, r"torch/nativert/.*\.py$"),
     (Kind.OUTSIDE, rf"(?:{CODE}|torchgen/|functorch/)(?:.*/)?{AROUND}|{CODE}.*\.py$"),
     (Kind.OUTSIDE, r"aten/(?:conda|tools)/|aten/src/.*/confu\.yaml$|torchgen/.*\.txt$|tools/"),
     (Kind.KERNEL, rf"{CODE}.*\.cu$"),
