@@ -181,6 +181,9 @@ def test_a_stack_that_is_there_already(stage: Stage) -> None:
     assert stage.refused() == f"fork: TREE has the stack already ({SOURCE}): check out its base\n"
     git(stage.tree, "switch", "--quiet", "main")
     assert stage.refused() == "fork: TREE has a branch stack already: give another by --branch\n"
+    git(stage.tree, "branch", "--quiet", "-D", "stack")
+    commit(stage.tree, {SOURCE: "// PyTorch's own\n"}, "Another")
+    assert f"fork: TREE has another {SOURCE} already" in stage.refused()
 
 
 def test_all_anchors_that_do_not_fit(stage: Stage) -> None:

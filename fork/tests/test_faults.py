@@ -16,7 +16,6 @@ from pathlib import Path
 from pytest import MonkeyPatch, TempPathFactory, fixture, mark, raises, skip
 
 from fork.engine import pipeline
-from fork.engine.build import Build
 from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.engine.wheel import disk
@@ -237,32 +236,6 @@ def test_the_clock_was_set_back(root: Path, tool: Tool) -> None:
     make(fork_of(root))
     assert halved(root) == 0.03125
     assert "up to date" in tool(*words(root)).out
-
-
-def damaged(root: Path, tmp_path: Path) -> Build:
-    """A fork of a base that a test may damage."""
-    base = bases.installed()
-    site = tmp_path / "site"
-    disk.copy(base, site, tmp_path / "store")
-    info = shutil.copytree(base.dist_info, site / base.dist_info.name)
-    return replace(fork_of(root), base=replace(base, site=site, dist_info=Path(info)), folder=tmp_path / "build")
-
-
-def test_a_base_with_a_broken_file(root: Path, tmp_path: Path) -> None:
-    build = damaged(root, tmp_path)
-    for path, change in (
-        ("torch/lib/libtorch_cpu.so", lambda data: data[: len(data) // 2]),
-        ("torch/include/ATen/core/Tensor.h", lambda data: data[:10]),
-        ("torch/nn/functional.py", None),
-    ):
-        whole = (build.base.site / path).read_bytes()
-        if change:
-            disk.write(build.base.site, path, change(whole))
-        else:
-            (build.base.site / path).unlink()
-        with raises(ForkError, match=f"{path} is not the file that torch .* installed .*: reinstall torch"):
-            make(build)
-        disk.write(build.base.site, path, whole)
 
 
 @mark.parametrize("fails", [False, True])

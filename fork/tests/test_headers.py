@@ -34,8 +34,6 @@ USER = "#include <A.h>\nint use() { return at::twice(1); }\n"
     ("before", "after", "expected"),
     [
         ("shown(int a)", "shown(long a)", {"shown", "twice"}),
-        ("* 2", "* 3", {"twice"}),
-        ("int a);", "int a); // of all", set()),
         ("LIMIT 4", "LIMIT 5", {"LIMIT"}),
         ("int sides", "long sides", None),
     ],

@@ -18,7 +18,7 @@ from fork.engine.link.link import error
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.tests import tiny
-from fork.tests.helpers import Tool, committed
+from fork.tests.helpers import Tool
 
 SOURCE = "aten/src/ATen/native/Twice.cpp"
 
@@ -47,16 +47,6 @@ def test_a_file_that_is_not_text(path: str, tmp_path: Path, tool: Tool) -> None:
     root = tiny.stack(tmp_path)
     (root / path).write_bytes(b"one\ncaf\xe9\n")
     assert tool.refusal("--root", root, "show") == f"fork: {root / path}:2 is not UTF-8: convert the file\n"
-
-
-def test_a_file_that_the_checkout_has_already(tmp_path: Path, tool: Tool) -> None:
-    root = tiny.stack(tmp_path / "root")
-    for text, wrong in (
-        (tiny.STACK[SOURCE], f"has the stack already ({SOURCE})"),
-        ("// PyTorch's own\n", f"has another {SOURCE} already"),
-    ):
-        tree = committed(tmp_path / f"tree-{len(text)}", tiny.UPSTREAM | {SOURCE: text})
-        assert wrong in tool.refusal("--root", root, "apply", tree, "--check")
 
 
 def test_an_error_is_printed_once(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

@@ -55,15 +55,6 @@ def test_an_error_of_python_is_told_with_its_place(tmp_path: Path) -> None:
     assert place(attempt([sys.executable, "-c", "pass"]), tmp_path) == ""
 
 
-def test_a_signal_is_told_with_where_it_came() -> None:
-    code = "import ctypes\n\ndef crash():\n    ctypes.string_at(1)\n\ncrash()"
-    with raises(ForkError, match=r"^it failed: it was ended by SIGSEGV \(Segmentation fault\)\n") as caught:
-        run([sys.executable, "-X", "faulthandler", "-c", code], "it failed")
-    frames = str(caught.value).splitlines()[1:]
-    assert all(frame.startswith('  File "') for frame in frames)
-    assert '  File "<string>", line 4 in crash' in frames and '  File "<string>", line 6 in <module>' in frames
-
-
 def test_tests_that_end_without_a_summary_say_why(tmp_path: Path) -> None:
     """Or `check` has nothing to say of a process that a signal ended."""
     for line, said in (

@@ -141,19 +141,10 @@ def test_a_sanitizer_sees_what_a_branch_changes(tree: Path, tmp_path: Path) -> N
 
 
 def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It has what no compiler has to tell, and refuses a kernel that is gone, as a build does."""
-    edit(tree, NONZERO, "self.ne(0)", "self.ge(0)")
+    """It has sources that generators write, and refuses a kernel that is gone, as a build does."""
     edit(tree, DERIVATIVES, "self: sinc_backward(grad, self)\n", "self: sinc_backward(grad, self) * 2\n")
-    write(tree, {NEW: "int mine() { return 1; }\n"})
     assert build(tree, "--plan") == 0
-    said = re.sub(r"; \d+ s the last time", "", capsys.readouterr().out)
-    for line in (
-        f"changed  {NONZERO}",
-        f"new      {NEW}",
-        f"compile  {NONZERO} (changed)",
-        f"compile  {NEW} (new)",
-    ):
-        assert f"{line}\n" in said
+    said = capsys.readouterr().out
     assert "\ncompile  torch/csrc/autograd/generated/Functions.cpp (generated: SincBackward0" in said
     assert "[1/" not in said
     edit(tree, NATIVE_FUNCTIONS, "    SparseCPU, SparseCUDA, SparseMPS, SparseMeta: is_coalesced_sparse\n", "")

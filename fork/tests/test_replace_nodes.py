@@ -321,6 +321,7 @@ def test_a_formula_that_would_not_run_is_refused(base: Base, name: str) -> None:
 
 
 def test_many_nodes_need_an_option(base: Base) -> None:
+    """Sources that generators write count, too."""
     with pytest.raises(ForkError, match="^2 sources have to be compiled.*`--many 2` allows"):
         edit = ("self: half_backward(grad)", "self: half_backward(grad, 3)")
         base.planted((MANUAL, "grad / 5", "grad / 7"), (DERIVATIVES, *edit), limit=1)

@@ -1,4 +1,4 @@
-"""Weaving lines: the sources of Bazel, a table of the docs, and an expect file."""
+"""Weaving lines: the sources of Bazel, and lists under headings of the docs."""
 
 from pathlib import Path
 

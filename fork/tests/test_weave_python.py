@@ -39,12 +39,6 @@ def overrides():
     assert out == base.replace(line, f"        torch.new: lambda a: -1,\n{line}")
 
 
-def test_an_entry_inside_a_call() -> None:
-    base = 'rules = dict.fromkeys(\n    [\n        "torch.one",\n        "torch.two",\n    ],\n    InGraph,\n)\n'
-    out = weave(PATH, base, 'rules = dict.fromkeys(["torch.new"], InGraph)\n', anchor(rules="after torch.one"))
-    assert out == base.replace('        "torch.two"', '        "torch.new",\n        "torch.two"')
-
-
 def test_an_entry_of_a_list_that_a_function_returns() -> None:
     entries = "            ops.one,\n            ops.two,\n"
     base = f"def table():\n    ops = 1\n    return get(\n        [\n{entries}        ]\n    )\n"
