@@ -24,7 +24,7 @@ from fork import tree
 from fork.arguments import Parser, status
 from fork.refusals import Refusal
 
-PAGES = ("README.md", "CONTRIBUTING.md", "guide/bench/README.md", "guide/cpu_kernel_diary.md")
+PAGES = ("README.md", "guide/bench/README.md")
 DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
 REFUSALS = ROOT / "guide/changed_sources.md"
 BRANCH = ROOT / "guide/your_branch.md"
@@ -92,9 +92,7 @@ def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any
 
 def refusals(text: str) -> str:
     """The guide to changed sources with each reason for a refusal, and whether a plan tells it already."""
-    reasons = list(Refusal)
-    planned = reasons[: reasons.index(Refusal.TOO_MANY) + 1]
-    rows = [["plan" if one in planned else "build", _in_italics(str(one.value))] for one in reasons]
+    rows = [["plan" if one.planned else "build", _in_italics(str(one.value))] for one in Refusal]
     return fill(text, {"refusals": markdown_table(("told by", "reason"), rows)}, REFUSALS.name)
 
 
