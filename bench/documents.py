@@ -59,11 +59,6 @@ def _wrapped_item(item: str) -> str:
     return wrapped(" ".join(item.split()), first, indent)
 
 
-def without_markers(text: str) -> str:
-    """What a reader of the document sees."""
-    return re.sub(r"^<!--[^\s>]*-->\n|<!--[^\s>]*-->", "", text, flags=re.MULTILINE)
-
-
 def outside_markers(text: str) -> str:
     """What was written by hand."""
     return MARKER.sub("", text)

@@ -9,7 +9,7 @@ from enum import Enum
 
 
 class Refusal(Enum):
-    """One reason. Those up to TOO_MANY are told by the texts, before anything is compiled."""
+    """One reason."""
 
     OTHER_LINES = (
         "{place} is changed by the branch, and the wheel's release has other lines there: "
@@ -52,6 +52,11 @@ class Refusal(Enum):
     NODE_MADE_ELSEWHERE = "{node} is also made by the base's {user}, which is not compiled again"
     STARTS = "{path} calls `{name}` when the process starts, which the base has done already"
     BUILT_AT_START = "{what} is built when the process starts, which the base has done already"
+
+    @property
+    def planned(self) -> bool:
+        """Whether the texts tell it, before anything is compiled, as for those up to TOO_MANY."""
+        return [*Refusal].index(self) <= [*Refusal].index(Refusal.TOO_MANY)
 
     def of(self, **words: object) -> str:
         """The sentence with these words."""

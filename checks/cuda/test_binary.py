@@ -3,7 +3,6 @@ register, uses the instructions that it was written for, and the operator is reg
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -15,13 +14,10 @@ from pathlib import Path
 import pytest
 
 from checks import ROOT
+from checks.built import built
 from checks.cuda.machine_code import cuobjdump, functions, inspected
-from fork.buildable import Buildable
-from fork.engine.build import Build
 from fork.engine.compile import toolchain
-from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
-from fork.series import Series
 
 # `make cuda` runs it with a CUDA build of torch; others have nothing to inspect.
 pytestmark = pytest.mark.long
@@ -53,22 +49,19 @@ class Binary:
         return result.stdout
 
 
-def built() -> Binary | str:
+def cuda_build() -> Binary | str:
     """The CUDA build of the last PR on the installed torch, or why there is none."""
-    base = bases.installed()
-    toolkit, why = toolchain.choose(base, "auto")
+    toolkit, why = toolchain.choose(bases.installed(), "auto")
     if toolkit is None:
         return why
-    series = Series.load(ROOT)
-    folder = Path(os.environ.get("FORK_BUILD", ROOT / "build"))
-    site = make(Build(Buildable(series, series.find()), base, "on", folder)).resolve()
+    site = built("on").resolve()
     architectures = tuple(int(a.split("-")[0]) for a in toolkit.architectures if a.endswith("-real"))
     return Binary(site, site / "torch/lib/libtorch.so", architectures)
 
 
 @pytest.fixture(scope="module")
 def binary() -> Binary:
-    found = built()
+    found = cuda_build()
     if isinstance(found, str):
         pytest.skip(f"nothing to inspect, as `fork build` says: {found}")
     if cuobjdump() is None:
@@ -252,7 +245,7 @@ def test_a_source_build_for_rocm_leaves_the_fused_kernels_out(tmp_path: Path) ->
 
 def main() -> None:
     """Prints every kernel's registers on every architecture, and what they issue on 9.0."""
-    found = built()
+    found = cuda_build()
     if isinstance(found, str):
         sys.exit(found)
     table = resources(found)

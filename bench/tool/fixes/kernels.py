@@ -17,11 +17,6 @@ SQUARE_CHECK = """  TORCH_CHECK(
       upscale_factor < (int64_t{1} << 31),
       "pixel_shuffle: expected an upscale_factor whose square is an integer of 64 bits, but got ", upscale_factor);
 """
-INDICES_CHECK = """  TORCH_CHECK(
-      indices.sizes() == grad_output.sizes(),
-      "adaptive_max_pool2d_backward: expected an index for each of ", grad_output.sizes(), " elements of the gradient, "
-      "but got ", indices.sizes());
-"""
 LEAST = """scalar_t b) {
   if constexpr (std::is_signed_v<scalar_t>) {
     // The least number has no opposite, and the processor's division by -1 would end the process.
@@ -103,20 +98,6 @@ KERNELS = (
         "template in a header of c10",
         (Edit("c10/util/generic_math.h", "scalar_t div_floor_integer(", r"scalar_t b\) \{\n", LEAST),),
         ("--cuda", "off"),  # a kernel of the GPU includes it, too, which takes the nvcc of the wheel's CUDA
-    ),
-    Fix(
-        "pool_indices",
-        141099,
-        "the gradient of adaptive_max_pool2d reads indices that are not there",
-        "a meta function",
-        (
-            Edit(
-                f"{NATIVE}/AdaptiveMaxPooling2d.cpp",
-                "TORCH_META_FUNC(adaptive_max_pool2d_backward)",
-                r"(?=  TORCH_CHECK\(input\.dtype\(\))",
-                INDICES_CHECK,
-            ),
-        ),
     ),
     Fix(
         "channel_axis",
