@@ -57,7 +57,6 @@ def test_an_option_that_is_not_there(name: str, capsys: pytest.CaptureFixture[st
         ("checks.memory.programs nothing", "invalid choice: 'nothing'"),
         ("checks.mutants.trial nothing", "no mutant with a switch is called 'nothing'"),
         ("checks.processors nothing", "no row has 'nothing' in its name"),
-        ("checks.processors --quick --write", "--write is for all rows"),
         ("bench.attn.tanh --stride 0", "argument --stride: '0' is not a whole number of 1 or more"),
         ("bench.attn.cpu --seconds -1", "argument --seconds: '-1' is not a number of seconds above 0"),
     ],

@@ -15,22 +15,19 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.documents import fill, markdown_table, wrapped
 from bench.machine import commit, processor
 from checks import ROOT
 from checks.built import built
-from checks.processors import NEVER, NUMERICS, Row, quick, rows
+from checks.processors.rows import NEVER, NUMERICS, Row, quick, rows
 from fork import process
 from fork.arguments import Parser, status
 from fork.engine.build import environment
 
-GUIDE = ROOT / "guide/reliability.md"
-KEY = "processors"
 QEMU = "qemu-x86_64"
 MKL = {"Intel(R) Architecture processors": "any processor"}
 
@@ -59,9 +56,6 @@ class Outcome:
     def cells(self) -> list[str]:
         counts = (len(self.named("passed")), len(self.failed), len(self.named("skipped")), len(self.named("left out")))
         return [f"`{self.row.name}`", self.reached, *map(str, counts), f"{self.seconds:.0f} s"]
-
-
-HEAD = ("where", "what torch, MKL and oneDNN say", "passed", "failed", "skipped", "left out", "time")
 
 
 def start(row: Row, path: str, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -132,6 +126,11 @@ def run(chosen: Sequence[Row], at_once: int) -> list[Outcome]:
         return start(row, path, variables), time.monotonic() - began
 
     outcomes = []
+    print(
+        "| where | what torch, MKL and oneDNN say | passed | failed | skipped | left out | time |\n"
+        + "| --- " * 7
+        + "|"
+    )
     with ThreadPoolExecutor(at_once) as pool:
         waiting = [[pool.submit(timed, row, path) for path in row.tests] for row in chosen]
         for row, files in zip(chosen, waiting):
@@ -168,52 +167,30 @@ def lacks(row: Row) -> str:
     return "" if shutil.which(QEMU) else QEMU
 
 
-def document(outcomes: Sequence[Outcome], absent: Mapping[str, str], where: str) -> str:
-    """What the guide shows."""
-    text = markdown_table(HEAD, [o.cells() for o in outcomes]) + "\n" + wrapped(where) + "\n"
-    for o in outcomes:
-        if o.failed:
-            text += wrapped(f"`{o.row.name}`, failed: {', '.join(o.failed)}.", "* ", "  ")
-    for name, what in absent.items():
-        text += wrapped(f"`{name}` was left out, because this was not found: {what}.", "* ", "  ")
-    return text.rstrip("\n") + "\n"
-
-
 def main() -> int:
     parser = Parser(prog="python -m checks.processors", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help="a part of a row's name, such as qemu or OMP")
     parser.add_argument("--list", action="store_true", help="print the rows' names")
     parser.add_argument("--quick", action="store_true", help="the part that `make test-all` runs")
-    parser.add_argument("--write", action="store_true", help=f"write all rows' table into {GUIDE.relative_to(ROOT)}")
     options = parser.parse_args()
     every = quick() if options.quick else rows()
     chosen = [row for row in every if not options.rows or any(word in row.name for word in options.rows)]
     if unknown := [word for word in options.rows if not any(word in row.name for row in every)]:
         parser.error(f"no row has {unknown[0]!r} in its name: `--list` prints them")
-    if options.write and (options.rows or options.quick):
-        parser.error("--write is for all rows: leave out --quick and the rows")
     if options.list:
         print("\n".join(row.name for row in chosen))
         return 0
     absent = {row.name: what for row in chosen if (what := lacks(row))}
     for name, what in absent.items():
-        print(f"Not tested: {name}: this was not found: {what}. See {GUIDE.relative_to(ROOT)}.", flush=True)
+        print(f"Not tested: {name}: this was not found: {what}. See guide/reliability.md.", flush=True)
     began = time.monotonic()
     outcomes = run([row for row in chosen if row.name not in absent], min(2, os.cpu_count() or 1))
     minutes = (time.monotonic() - began) / 60
-    if options.write:
-        GUIDE.write_text(fill(GUIDE.read_text(), {KEY: document(outcomes, absent, here(minutes))}, GUIDE.name))
     wrong = [o.row.name for o in outcomes if not o.right]
-    print(f"{len(outcomes)} rows in {minutes:.1f} minutes: {'wrong: ' + ', '.join(wrong) if wrong else 'none wrong'}")
+    where = f"{processor()}, {os.cpu_count()} processors, commit {commit()}"
+    how = f"wrong: {', '.join(wrong)}" if wrong else "none wrong"
+    print(f"{len(outcomes)} rows in {minutes:.1f} minutes on {where}: {how}")
     return 1 if wrong else 0
-
-
-def here(minutes: float) -> str:
-    """Where and when the table was made."""
-    return (
-        f"`make processors` made this table on {processor()}, {os.cpu_count()} processors, "
-        f"at commit {commit()}, in {minutes:.0f} minutes."
-    )
 
 
 if __name__ == "__main__":

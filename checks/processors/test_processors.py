@@ -10,8 +10,9 @@ import unittest
 import pytest
 
 from checks import ROOT
-from checks.processors import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, quick, worker
 from checks.processors import __main__ as processors
+from checks.processors import worker
+from checks.processors.rows import EXPLICIT, FOUND, KERNELS, NEVER, NUMERICS, quick
 
 
 def names(path: str) -> list[str]:
