@@ -34,7 +34,7 @@ test-all: setup
 PYTEST := $(VENV)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadgroup --durations 10
 unit long: export OMP_WAIT_POLICY = passive
 unit: setup
-	$(PYTEST) -m 'not long' checks bench fork/tests suites/tests
+	$(PYTEST) -m 'not long and not sanitizers' checks bench fork/tests suites/tests
 
 long: setup
 	$(PYTEST) -m long checks fork/tests suites/tests
@@ -51,8 +51,7 @@ check: setup
 emulated: setup
 	$(VENV)/bin/python -m checks.processors --quick
 
-# All of it, and under other settings, in an hour at most. ARGS=--write puts the table into guide/reliability.md, and
-# ARGS=OMP chooses rows.
+# All of it, and under other settings, in an hour at most. ARGS=OMP chooses rows.
 processors: setup
 	$(VENV)/bin/python -m checks.processors $(ARGS)
 
@@ -117,7 +116,7 @@ mutants: setup
 
 # The tests of memory and threads on forks with GCC's sanitizers, which must also find a planted overflow and race.
 sanitize: setup
-	$(VENV)/bin/python -m pytest -q checks/mutants/sanitize.py
+	$(VENV)/bin/python -m pytest -q -m sanitizers checks/mutants
 
 # QUICK=1 takes under two minutes. ARGS='--minutes 9 --missing' goes on where the last run ended, and others choose a
 # part of the cases: make bench ARGS='--dtype float32 --n 2048 4096'

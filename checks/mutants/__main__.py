@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from checks import ROOT
-from checks.mutants import Mutant, fill, mutated, project, table, with_switches
+from checks.mutants.mutant import Mutant, fill, mutated, project, table, with_switches
 from fork.arguments import Parser, status
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError

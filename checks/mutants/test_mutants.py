@@ -9,13 +9,14 @@ from itertools import groupby
 import pytest
 
 from checks import ROOT
-from checks.mutants import Mutant, mutated, sanitize, table, with_switches
+from checks.mutants import test_sanitized as sanitized
+from checks.mutants.mutant import Mutant, mutated, table, with_switches
 from fork.errors import ForkError
 
 MUTANTS = table()
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, sanitize.OVERFLOW, sanitize.RACE], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, sanitized.OVERFLOW, sanitized.RACE], ids=lambda mutant: mutant.name)
 def test_every_mutation_can_be_applied(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text()
     assert mutated(text, mutant) != text

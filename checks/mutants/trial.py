@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from checks import load
-from checks.mutants import Mutant, table
+from checks.mutants.mutant import Mutant, table
 from fork.arguments import status
 from fork.errors import ForkError
 

@@ -1,7 +1,4 @@
-"""The stack's code under GCC's sanitizers: its tests are clean, and a planted overflow and a planted race are found.
-
-`make sanitize` runs it. Each sanitizer takes a build of its own, too long for `make test-all`.
-"""
+"""The stack's code under GCC's sanitizers: its tests are clean, and a planted overflow and a planted race are found."""
 
 from __future__ import annotations
 
@@ -15,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from checks import ROOT
-from checks.mutants import Mutant, fill, mutated, project
+from checks.mutants.mutant import Mutant, fill, mutated, project
 
+pytestmark = pytest.mark.sanitizers
 COPY = ROOT / "build/sanitize"
 KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
@@ -25,7 +23,7 @@ OVERFLOW = Mutant(
     where="store<scalar_t, opmath_t>(tiles.sums, rows, e_, output_.at(b, i))",
     old=", e_,",
     new=", e_ + 1,",
-    test="checks/mutants/sanitize.py::test_a_planted_overflow_is_found",
+    test="checks/mutants/test_sanitized.py::test_a_planted_overflow_is_found",
 )
 RACE = Mutant(
     "all parts add to the same sums of grad_q",
@@ -33,7 +31,7 @@ RACE = Mutant(
     where="partial.from(task * rows)",
     old="task * rows",
     new="0 * rows",
-    test="checks/mutants/sanitize.py::test_a_planted_race_is_found",
+    test="checks/mutants/test_sanitized.py::test_a_planted_race_is_found",
 )
 
 VALUES = """
