@@ -58,6 +58,7 @@ def test_a_commit_has_a_name_and_a_place_and_a_state(tmp_path: Path) -> None:
 
 
 def test_a_key_that_nobody_knows(tmp_path: Path) -> None:
+    """Keys, of a PR and of its commits; test_cli.py has values that cannot be."""
     errors = []
     for old, new in (
         ("prs:\n", "strickt: false\nprs:\n"),

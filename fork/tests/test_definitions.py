@@ -159,6 +159,7 @@ struct Behind { int f; };
     ],
 )
 def test_what_a_change_concerns_behind_hard_heads(old: str, new: str, names: set[str] | None) -> None:
+    """All names, and no more; that each kind of change is built at all, test_planted.py shows."""
     assert HARD.count(old) == 1
     assert concerned(HARD, HARD.replace(old, new)) == names
 
