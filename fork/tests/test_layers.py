@@ -1,4 +1,4 @@
-"""The order of the tool's rooms: a module imports from its own room and from those below, and never in a circle."""
+"""The layers of the tool: a module imports from its own and from those below, and never in a circle."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fork.folders import PACKAGE
 
-# From the ground up. A module outside of every room is a room of its own; those that are not named lie at the bottom.
+# From the ground up. A module outside of every layer is one of its own; those that are not named lie at the bottom.
 ENGINE = ("wheel", "compile", "build", "binary", "generate", "replace", "link")
-ROOMS = (
-    *("cpp", "weave", "series", "buildable", "checkout", *(f"engine.{room}" for room in ENGINE), "engine"),
+LAYERS = (
+    *("cpp", "weave", "series", "buildable", "checkout", *(f"engine.{layer}" for layer in ENGINE), "engine"),
     *("verify", "new", "page", "commands", "cli", "__main__"),
 )
 
@@ -37,8 +37,8 @@ def imports(file: Path) -> Iterator[str]:
 
 def height(module: str) -> int:
     inner = module.removeprefix("fork.")
-    found = [room for room in ROOMS if inner == room or inner.startswith(f"{room}.")]
-    return ROOMS.index(max(found, key=len)) if found else -1
+    found = [layer for layer in LAYERS if inner == layer or inner.startswith(f"{layer}.")]
+    return LAYERS.index(max(found, key=len)) if found else -1
 
 
 def test_no_circle_and_no_arrow_up() -> None:
