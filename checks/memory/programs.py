@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.com
 SIZES = (
     (1, 1, 1),
     (2, 3, 5),
+    (3, 32, 16),
     (7, 1, 2),
     (16, 16, 16),
     (33, 64, 17),
@@ -106,7 +108,8 @@ THREADS = (1, 2, 3, 8, 16, 64)
 def peaks(guard: ctypes.CDLL) -> None:
     """Bytes beside inputs and results at a peak are few.
 
-    They are those of attn, of the inputs in float32, 4 MiB, or 3 << 16 numbers a thread.
+    They are those of attn, of the inputs in float32, 4 MiB, or 3 << 16 numbers a thread. Threads that share a matrix
+    have partial sums beside these, of at most attn's size.
     """
     for dtype, (lead, m, n, d, e), threads in itertools.product(
         DTYPES[:4],
@@ -120,8 +123,10 @@ def peaks(guard: ctypes.CDLL) -> None:
         tensors = inputs(n, d, e, dtype, m, lead)
         torch.set_num_threads(threads)
         attn = torch.attn(*tensors[:3])[1]
-        numbers = max(sum(t.numel() for t in tensors[:3]), threads * (3 << 16))
-        most = max(attn.nbytes, 4 << 20, numbers * max(4, dtype.itemsize))
+        width = max(4, dtype.itemsize)
+        partial = attn.nbytes if threads > math.prod(lead) else 0
+        scratch = partial + threads * (3 << 16) * width
+        most = max(attn.nbytes, 4 << 20, sum(t.numel() for t in tensors[:3]) * width, scratch)
         for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
             call()
             before = guard.guard_live()

@@ -20,17 +20,17 @@ KERNEL = "aten/src/ATen/native/cpu/AttnKernel.cpp"
 OVERFLOW = Mutant(
     "a row of output with one element more, which for the last row lies after the end",
     KERNEL,
-    where="store<scalar_t, opmath_t>(tiles.sums, rows, e_, output_.at(b, i))",
-    old=", e_,",
-    new=", e_ + 1,",
+    where="store<opmath_t>(sums, at.rows, columns, to)",
+    old="columns",
+    new="columns + 1",
     test="checks/mutants/test_sanitized.py::test_a_planted_overflow_is_found",
 )
 RACE = Mutant(
     "all parts add to the same sums of grad_q",
     KERNEL,
-    where="partial.from(task * rows)",
-    old="task * rows",
-    new="0 * rows",
+    where="partial.from(task * most)",
+    old="task * most",
+    new="0 * most",
     test="checks/mutants/test_sanitized.py::test_a_planted_race_is_found",
 )
 

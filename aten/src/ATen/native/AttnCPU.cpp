@@ -94,18 +94,32 @@ std::tuple<Tensor, Tensor> attn_cpu(
   const Tensor q = attn_resolved(q_), k = attn_resolved(k_),
                v = attn_resolved(v_);
   check_attn_inputs(q, k, v);
-  Tensor attn;
-  if (are_inputs_fused(q, k, v, /*backward=*/false)) {
-    DimVector sizes(q.sizes());
-    sizes.back() = k.size(-2);
-    attn = at::detail::empty_cpu(sizes, q.options());
-  }
-  if (!attn.defined() || attn.numel() == 0) {
+  if (q.numel() == 0 || k.numel() == 0 ||
+      !are_inputs_fused(q, k, v, /*backward=*/false)) {
     return attn_composed(q, k, v);
   }
-  Tensor output = attn_empty_like(q, v.size(-1));
-  attn_stub(kCPU, output, attn, readable(q), readable(k), readable(v));
-  return std::make_tuple(std::move(output), std::move(attn));
+  DimVector sizes(q.sizes());
+  sizes.back() = k.size(-2);
+  const Tensor attn = at::detail::empty_cpu(sizes, q.options());
+  const Tensor output = attn_empty_like(q, v.size(-1));
+  // Single queries that share keys, such as a group of heads, are rows of one
+  // matrix.
+  const bool shares =
+      q.dim() > 2 && q.size(-2) == 1 && k.stride(-3) == 0 && v.stride(-3) == 0;
+  const auto queries = [&](const Tensor& x) {
+    return shares ? x.select(-2, 0) : x;
+  };
+  const auto keys = [&](const Tensor& x) {
+    return readable(shares ? x.select(-3, 0) : x);
+  };
+  attn_stub(
+      kCPU,
+      queries(output),
+      queries(attn),
+      readable(queries(q)),
+      keys(k),
+      keys(v));
+  return std::make_tuple(output, attn);
 }
 
 std::tuple<Tensor, Tensor, Tensor> _attn_backward_cpu(

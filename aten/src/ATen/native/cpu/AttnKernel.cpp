@@ -19,8 +19,9 @@ using namespace attn_tile;
 // share the tiles of k and v that are loaded for them.
 constexpr int64_t kKeys = 128, kGroupRows = 256;
 
-// bfloat16 is multiplied as float32 up to as many rows of q.
-constexpr int64_t kFewRows = 16;
+// Up to so many rows of q, tiles of k and v are read where they lie, and
+// bfloat16 is multiplied as float32. So it is where attn has fewer numbers.
+constexpr int64_t kFewRows = 4, kFewNumbers = 512;
 
 // Threads share a matrix in parts of at least as many keys.
 constexpr int64_t kLeastKeys = 64;
@@ -54,6 +55,11 @@ int64_t cut(int64_t size, int64_t count, int64_t i) {
   return std::min(size, ceil_div<int64_t>(size, 16) * i / count * 16);
 }
 
+// A block of matrix b of attn, from (i, j)
+struct Block {
+  int64_t b, i, j, rows, keys;
+};
+
 // Other code in a thread configures AMX for itself.
 template <typename operand_t>
 struct ReleaseProducts {
@@ -64,14 +70,13 @@ struct ReleaseProducts {
   }
 };
 
-// attn (n) <- tanh(scores), copy <- attn, and zeros behind them up to `end`
+// attn (n) <- tanh(scores), copy <- attn, and zeros behind it
 template <typename scalar_t, typename operand_t, typename opmath_t>
 void tanh_row(
     const opmath_t* scores,
     scalar_t* attn,
     operand_t* copy,
-    int64_t n,
-    int64_t end) {
+    int64_t n) {
   using Vec = Vectorized<opmath_t>;
   constexpr int64_t width = Vectorized<scalar_t>::size();
   for (int64_t j = 0; j < n; j += width) {
@@ -88,17 +93,16 @@ void tanh_row(
     result.store(attn + j, count);
     converted<operand_t>(result).store(copy + j);
   }
-  std::fill(copy + n, copy + end, operand_t(0));
+  std::fill(copy + n, copy + padded<operand_t>(n), operand_t(0));
 }
 
-// scores (n) <- grad_attn * (1 - attn^2), and zeros behind them up to `end`
+// scores (n) <- grad_attn * (1 - attn^2), and zeros behind them
 template <typename scalar_t, typename operand_t, typename opmath_t>
 void grad_row(
     const opmath_t* grad_attn,
     const scalar_t* attn,
     operand_t* scores,
-    int64_t n,
-    int64_t end) {
+    int64_t n) {
   constexpr int64_t width = Vectorized<scalar_t>::size();
   using Wide = Widened<scalar_t, opmath_t>;
   const Wide one(opmath_t(1));
@@ -110,26 +114,25 @@ void grad_row(
         Wide::loadu(grad_attn + j, count) * ((one - a) * (one + a));
     converted<operand_t>(grad).store(scores + j);
   }
-  std::fill(scores + n, scores + end, operand_t(0));
+  std::fill(scores + n, scores + padded<operand_t>(n), operand_t(0));
 }
 
-// sums <- sums + a block of x, of any strides
+// sums <- sums + x
 template <typename scalar_t, typename opmath_t>
 void add_block(
     Matrix<const scalar_t> x,
-    int64_t column,
     int64_t rows,
     int64_t columns,
     Matrix<opmath_t> sums) {
   for (const auto r : c10::irange(rows)) {
     for (const auto c : c10::irange(columns)) {
-      sums[r][c] += static_cast<opmath_t>(x[r][c * column]);
+      sums[r][c] += static_cast<opmath_t>(*x.from(r, c).data);
     }
   }
 }
 
 // Rows of to <- rows of x
-template <typename scalar_t, typename opmath_t>
+template <typename opmath_t, typename scalar_t>
 void store(
     Matrix<const opmath_t> x,
     int64_t rows,
@@ -140,62 +143,118 @@ void store(
   }
 }
 
-// Matrices of to from `first` <- sums over the parts of x, of which every
-// matrix has as many, `stride` rows apart
-template <typename scalar_t, typename opmath_t>
-void add_parts(
-    Matrix<opmath_t> x,
-    int64_t parts,
-    int64_t stride,
-    int64_t first,
-    int64_t matrices,
-    int64_t rows,
-    int64_t columns,
-    Operand<scalar_t> to) {
-  at::parallel_for(0, matrices * rows, 256, [&](int64_t begin, int64_t end) {
-    for (const auto i : c10::irange(begin, end)) {
-      const int64_t b = i / rows, row = i % rows;
-      opmath_t* sum = x[b * parts * stride + row];
-      for (const auto part : c10::irange(1, parts)) {
-        vec::map2<opmath_t>(
-            [](auto a, auto b) { return a + b; },
-            sum,
-            sum,
-            x[(b * parts + part) * stride + row],
-            columns);
-      }
-      convert_row(sum, to.at(first + b, row).data, columns);
-    }
-  });
-}
-
-// attn <- tanh(q @ k.T), output <- attn @ v, a tile of keys at a time.
+// What both kernels share: sizes, and how threads share the work.
 template <typename scalar_t, typename operand_t>
-struct Forward {
+struct Kernel {
   using opmath_t = at::opmath_type<operand_t>;
   static constexpr bool packs = kVnni<operand_t> == 2;
   // Whether sums are stored as they are
   static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
-  static constexpr int64_t kRows = packs ? 256 : 36; // of a block
+
+  Kernel(const Tensor& attn, int64_t d, int64_t e)
+      : m(attn.size(-2)),
+        n(attn.size(-1)),
+        d(d),
+        e(e),
+        matrices(attn.numel() / (m * n)) {
+    constexpr int64_t size = Vectorized<opmath_t>::size();
+    in_place = !packs && m <= kFewRows && d % size == 0 && e % size == 0;
+  }
+
+  // How many parts a matrix has at most: their sums take no more than attn.
+  int64_t most_parts(int64_t columns) const {
+    const int64_t size = columns * sizeof(opmath_t) / sizeof(scalar_t);
+    return ceil_div(n, std::max(kLeastKeys, size));
+  }
+
+  // Runs f for `count` matrices from `first`, cut into `groups` of rows and
+  // `parts` of keys. f adds up rows of `result`. Where there are parts, each
+  // has sums of its own.
+  template <typename F>
+  void run_tasks(
+      const F& f,
+      const Operand<scalar_t>& result,
+      int64_t columns,
+      int64_t first,
+      int64_t count,
+      int64_t groups,
+      int64_t parts,
+      int64_t threads) const {
+    const int64_t items = count * groups, tasks = items * parts;
+    const int64_t units = ceil_div(ceil_div<int64_t>(m, 16), groups);
+    const int64_t most = packs ? units * 16 : std::min(units * 16, m);
+    const bool is_partial = parts > 1 && columns > 0;
+    const auto group = [&](int64_t item) {
+      const int64_t i = cut(m, groups, item % groups);
+      const int64_t end = cut(m, groups, item % groups + 1);
+      return Block{first + item / groups, i, 0, end - i, 0};
+    };
+    const Tile<opmath_t> partial(is_partial * tasks * most, columns);
+    at::parallel_for(
+        0, tasks, ceil_div(tasks, threads), [&](int64_t begin, int64_t end) {
+          const ReleaseProducts<operand_t> guard;
+          const typename F::Tiles tiles(f);
+          const Tile<opmath_t> sums(is_partial || direct ? 0 : most, columns);
+          for (const auto task : c10::irange(begin, end)) {
+            Block at = group(task % items);
+            at.j = cut(n, parts, task / items);
+            at.keys = cut(n, parts, task / items + 1) - at.j;
+            const auto to = result.at(at.b, at.i);
+            if (is_partial) {
+              f.run_block(tiles, at, partial.from(task * most));
+            } else if constexpr (direct) {
+              f.run_block(tiles, at, to);
+            } else {
+              f.run_block(tiles, at, sums);
+              store<opmath_t>(sums, at.rows, columns, to);
+            }
+          }
+        });
+    const int64_t rows = is_partial ? items * most : 0;
+    at::parallel_for(0, rows, 256, [&](int64_t begin, int64_t end) {
+      for (const auto x : c10::irange(begin, end)) {
+        const Block at = group(x / most);
+        if (x % most >= at.rows) {
+          continue;
+        }
+        for (const auto part : c10::irange(1, parts)) {
+          vec::map2<opmath_t>(
+              [](auto a, auto b) { return a + b; },
+              partial[x],
+              partial[x],
+              partial[part * rows + x],
+              columns);
+        }
+        opmath_t* sum = partial[x];
+        convert_row(sum, result.at(at.b, at.i + x % most).data, columns);
+      }
+    });
+  }
+
+  const int64_t m, n, d, e, matrices;
+  // Whether tiles of k and v are read where they lie
+  bool in_place;
+};
+
+// attn <- tanh(q @ k.T), output <- attn @ v, a tile of keys at a time.
+template <typename scalar_t, typename operand_t>
+struct Forward : Kernel<scalar_t, operand_t> {
+  using Base = Kernel<scalar_t, operand_t>;
+  using Base::d, Base::e, Base::in_place, Base::m, Base::n, Base::matrices;
+  using opmath_t = at::opmath_type<operand_t>;
+  static constexpr int64_t kRows = Base::packs ? 256 : 36; // of a block
 
   // The arrays of a thread
   struct Tiles {
     explicit Tiles(const Forward& f)
-        : q(group(f), f.d_),
-          k(kKeys, f.d_),
-          k_t(round_up<int64_t>(f.d_, 16), kKeys * kVnni<operand_t>),
-          v(kKeys, f.e_ * kVnni<operand_t>),
-          attn(rows(f), kKeys),
-          scores(rows(f), kKeys),
-          sums(direct ? 0 : group(f), f.e_) {}
-    static int64_t group(const Forward& f) {
-      return round_up<int64_t>(std::min(f.m_, kGroupRows), 16);
-    }
-    static int64_t rows(const Forward& f) {
-      return std::min(group(f), kRows);
-    }
+        : q(std::min(round_up<int64_t>(f.m, 16), kGroupRows), f.d),
+          k(kKeys, f.d),
+          k_t(round_up<int64_t>(f.d, 16), kKeys * kVnni<operand_t>),
+          v(kKeys, f.e * kVnni<operand_t>),
+          attn(kRows, kKeys),
+          scores(kRows, kKeys) {}
     Tile<operand_t> q, k, k_t, v, attn;
-    Tile<opmath_t> scores, sums;
+    Tile<opmath_t> scores;
   };
 
   Forward(
@@ -204,165 +263,95 @@ struct Forward {
       const Tensor& q,
       const Tensor& k,
       const Tensor& v)
-      : q_(q),
+      : Base(attn, q.size(-1), v.size(-1)),
+        q_(q),
         k_(k),
         v_(v),
         output_(output),
-        attn_(attn.mutable_data_ptr<scalar_t>()),
-        m_(q.size(-2)),
-        n_(k.size(-2)),
-        d_(q.size(-1)),
-        e_(v.size(-1)),
-        matrices_(attn.numel() / (m_ * n_)) {}
+        attn_(attn) {}
 
   void run() const {
-    const int64_t threads =
-        useful_threads(2. * matrices_ * m_ * n_ * (d_ + e_));
+    const int64_t threads = useful_threads(2. * matrices * m * n * (d + e));
     const int64_t groups = pieces(
-        matrices_,
-        ceil_div(m_, kGroupRows),
-        ceil_div<int64_t>(m_, 32),
-        threads);
-    const int64_t items = matrices_ * groups;
-    // Partial outputs are of fewer rows than `threads` groups have.
-    const int64_t parts = items < threads
-        ? pieces(items, 1, ceil_div(n_, kLeastKeys), threads)
-        : 1;
-    const int64_t padded = packs ? round_up<int64_t>(m_, 16) : m_;
-    const Tile<opmath_t> partial(
-        parts > 1 ? matrices_ * parts * padded : 0, e_);
-    const int64_t tasks = items * parts;
-    at::parallel_for(
-        0, tasks, ceil_div(tasks, threads), [&](int64_t first, int64_t last) {
-          const ReleaseProducts<operand_t> guard;
-          const Tiles tiles(*this);
-          for (const auto task : c10::irange(first, last)) {
-            const int64_t part = task % parts, item = task / parts;
-            const int64_t b = item / groups, group = item % groups;
-            const int64_t i = cut(m_, groups, group);
-            const int64_t rows = cut(m_, groups, group + 1) - i;
-            const int64_t j = cut(n_, parts, part);
-            const int64_t keys = cut(n_, parts, part + 1) - j;
-            if (parts > 1) {
-              const auto sums = partial.from((b * parts + part) * padded + i);
-              run_group(tiles, b, i, rows, j, keys, sums);
-            } else if constexpr (direct) {
-              run_group(tiles, b, i, rows, j, keys, output_.at(b, i));
-            } else {
-              run_group(tiles, b, i, rows, j, keys, tiles.sums);
-              store<scalar_t, opmath_t>(tiles.sums, rows, e_, output_.at(b, i));
-            }
-          }
-        });
-    if (parts > 1) {
-      add_parts<scalar_t, opmath_t>(
-          partial, parts, padded, 0, matrices_, m_, e_, output_);
-    }
+        matrices, ceil_div(m, kGroupRows), ceil_div<int64_t>(m, 32), threads);
+    const int64_t items = matrices * groups;
+    const int64_t most = items < threads ? Base::most_parts(e) : 1;
+    const int64_t parts = pieces(items, 1, most, threads);
+    Base::run_tasks(*this, output_, e, 0, matrices, groups, parts, threads);
   }
 
-  // Rows i.. of matrix b by keys j..
-  void run_group(
-      const Tiles& tiles,
-      int64_t b,
-      int64_t i,
-      int64_t rows,
-      int64_t j,
-      int64_t keys,
-      Matrix<opmath_t> sums) const {
-    const auto q = load<operand_t>(q_.at(b, i), rows, d_, tiles.q);
-    for (int64_t c = 0; c < keys; c += kKeys) {
-      const int64_t n = std::min(kKeys, keys - c);
-      const auto k = load<operand_t>(k_.at(b, j + c), n, d_, tiles.k);
-      load_transposed<operand_t>(k, n, d_, tiles.k_t);
-      const auto v = load_v(b, j + c, n, tiles.v);
-      // Terms behind the last key are zeros.
-      const int64_t terms = packs ? round_up<int64_t>(n, 32) : n;
-      for (int64_t r = 0; r < rows; r += kRows) {
-        const int64_t m = std::min(kRows, rows - r);
+  void run_block(const Tiles& tiles, const Block& at, Matrix<opmath_t> sums)
+      const {
+    const auto q = load(q_.at(at.b, at.i), at.rows, d, tiles.q);
+    for (int64_t c = 0; c < at.keys; c += kKeys) {
+      const int64_t j = at.j + c, keys = std::min(kKeys, at.keys - c);
+      Right<scalar_t, operand_t> k{k_.at(at.b, j), keys, d};
+      Right<scalar_t, operand_t> v{v_.at(at.b, j), keys, e};
+      if (!in_place) {
+        k.load_t(tiles.k, tiles.k_t);
+        v.load(tiles.v);
+      }
+      for (int64_t r = 0; r < at.rows; r += kRows) {
+        const int64_t rows = std::min(kRows, at.rows - r);
         // scores <- q @ k.T, attn <- tanh(scores)
-        product<operand_t>(
-            {m, n, d_},
-            attn_tile::rows<operand_t>(q.from(r)),
-            tiles.k_t,
-            tiles.scores,
-            false);
-        scalar_t* attn = attn_ + (b * m_ + i + r) * n_ + j + c;
-        for (const auto x : c10::irange(m)) {
-          tanh_row(tiles.scores[x], attn + x * n_, tiles.attn[x], n, terms);
+        k.product_t(rows, q.from(r), tiles.scores);
+        const auto attn = attn_.at(at.b, at.i + r, j);
+        for (const auto x : c10::irange(rows)) {
+          tanh_row(tiles.scores[x], attn[x], tiles.attn[x], keys);
         }
         // output <- output + attn @ v
-        product<operand_t>(
-            {m, e_, terms},
-            attn_tile::rows<operand_t>(tiles.attn),
-            v,
-            sums.from(r),
-            c > 0);
+        v.product(rows, tiles.attn, sums.from(r), c > 0);
       }
     }
   }
 
-  Matrix<const operand_t> load_v(
-      int64_t b,
-      int64_t j,
-      int64_t n,
-      Matrix<operand_t> to) const {
-    if constexpr (packs) {
-      pack(v_.at(b, j), n, e_, to);
-      return to;
-    } else {
-      return load<operand_t>(v_.at(b, j), n, e_, to);
-    }
-  }
-
   const Operand<const scalar_t> q_, k_, v_;
-  const Operand<scalar_t> output_;
-  scalar_t* attn_;
-  const int64_t m_, n_, d_, e_, matrices_;
+  const Operand<scalar_t> output_, attn_;
 };
 
 // The gradients, a tile of keys at a time: rows of grad_k and grad_v are sums
 // over blocks of rows, and those of grad_q over tiles.
 template <typename scalar_t, typename operand_t>
-struct Backward {
+struct Backward : Kernel<scalar_t, operand_t> {
+  using Base = Kernel<scalar_t, operand_t>;
+  using Base::d, Base::e, Base::in_place, Base::m, Base::n, Base::matrices;
   using opmath_t = at::opmath_type<operand_t>;
-  static constexpr bool packs = kVnni<operand_t> == 2;
-  static constexpr bool direct = std::is_same_v<scalar_t, opmath_t>;
+  static constexpr bool packs = Base::packs, direct = Base::direct;
   static constexpr int64_t kRows = packs ? 128 : 64; // of a block
   // Where operands are packed, their rows are packed again for every tile.
   static constexpr int64_t kTile = packs ? 4 * kKeys : kKeys;
 
   // The arrays of a thread
   struct Tiles {
-    explicit Tiles(const Backward& f, bool has_sums)
-        : q(kRows, f.d_),
-          k(kTile, f.d_ * kVnni<operand_t>),
-          v(kTile, f.e_),
-          v_t(round_up<int64_t>(f.e_, 16), kTile * kVnni<operand_t>),
-          grad_output(kRows, f.e_),
+    explicit Tiles(const Backward& f)
+        : rows(kRows, std::max(f.d, f.e)),
+          k(kTile, f.d * kVnni<operand_t>),
+          v(kTile, f.e),
+          v_t(round_up<int64_t>(f.e, 16), kTile * kVnni<operand_t>),
           attn(kRows, kTile),
           scores(kRows, kTile),
-          pairs(packs * kRows / 2, 2 * std::max({f.d_, f.e_, kTile})),
-          q_t(packs * round_up<int64_t>(f.d_, 16), kRows),
-          grad_output_t(packs * round_up<int64_t>(f.e_, 16), kRows),
+          pairs(packs * kRows / 2, 2 * std::max({f.d, f.e, kTile})),
+          rows_t(packs * round_up<int64_t>(std::max(f.d, f.e), 16), kRows),
           sums(kRows, kTile),
-          grad_q(has_sums * f.padded_rows(), f.d_),
-          grad_k(sums_rows(f.d_), sums_columns(f.d_)),
-          grad_v(sums_rows(f.e_), sums_columns(f.e_)),
-          grad(packs * kTile, std::max(f.d_, f.e_)) {}
+          grad_k(sums_rows(f.d), packs ? kTile : f.d),
+          grad_v(sums_rows(f.e), packs ? kTile : f.e),
+          grad(packs * kTile, std::max(f.d, f.e)) {}
     // Products of packed operands give the transposes of grad_k and grad_v.
     static int64_t sums_rows(int64_t size) {
       return direct ? 0 : packs ? round_up<int64_t>(size, 16) : kTile;
     }
-    static int64_t sums_columns(int64_t size) {
-      return packs ? kTile : size;
-    }
-    Tile<operand_t> q, k, v, v_t, grad_output, attn, scores, pairs, q_t,
-        grad_output_t;
-    Tile<opmath_t> sums, grad_q, grad_k, grad_v, grad;
+    Tile<operand_t> rows, k, v, v_t, attn, scores, pairs, rows_t;
+    Tile<opmath_t> sums, grad_k, grad_v, grad;
   };
 
   Backward(const AttnGradients& grads, const AttnBackwardArgs& args)
-      : q_(args.q),
+      : Base(
+            args.attn,
+            grads.grad_q.defined()       ? grads.grad_q.size(-1)
+                : grads.grad_k.defined() ? grads.grad_k.size(-1)
+                                         : 0,
+            args.grad_output.defined() ? args.grad_output.size(-1) : 0),
+        q_(args.q),
         k_(args.k),
         v_(args.v),
         grad_output_(args.grad_output),
@@ -370,183 +359,64 @@ struct Backward {
         attn_(args.attn),
         grad_q_(grads.grad_q),
         grad_k_(grads.grad_k),
-        grad_v_(grads.grad_v),
-        m_(args.attn.size(-2)),
-        n_(args.attn.size(-1)),
-        d_(has_q()       ? grads.grad_q.size(-1)
-               : has_k() ? grads.grad_k.size(-1)
-                         : 0),
-        e_(args.grad_output.defined() ? args.grad_output.size(-1) : 0),
-        matrices_(args.attn.numel() / (m_ * n_)) {}
+        grad_v_(grads.grad_v) {}
 
   // Every thread takes whole matrices, as many as every other. The keys of
-  // those that are left are cut into parts, with partial sums for grad_q.
+  // those that are left are cut into parts. So are those of few rows: most of
+  // their time goes into new memory, where heads lie side by side.
   void run() const {
-    const double flop = 4. * m_ * n_ * (d_ + e_);
-    const int64_t threads = useful_threads(matrices_ * flop);
-    const int64_t whole = matrices_ / threads * threads;
-    const int64_t rest = matrices_ - whole;
-    run_matrices(0, whole, 1, threads);
-    run_matrices(
-        whole,
-        rest,
-        rest > 0 ? pieces(rest, 1, ceil_div(n_, kLeastKeys), threads) : 1,
-        threads);
+    const int64_t threads = useful_threads(4. * matrices * m * n * (d + e));
+    const int64_t whole = in_place ? 0 : matrices / threads * threads;
+    const int64_t rest = matrices - whole, columns = grad_q_ ? d : 0;
+    const int64_t parts = in_place ? ceil_div(n, kKeys)
+        : rest > 0 ? pieces(rest, 1, Base::most_parts(d), threads)
+                   : 1;
+    Base::run_tasks(*this, grad_q_, columns, 0, whole, 1, 1, threads);
+    Base::run_tasks(*this, grad_q_, columns, whole, rest, 1, parts, threads);
   }
 
-  void run_matrices(
-      int64_t first,
-      int64_t count,
-      int64_t parts,
-      int64_t threads) const {
-    const int64_t tasks = count * parts, rows = padded_rows();
-    if (tasks == 0) {
-      return;
-    }
-    const bool is_partial = has_q() && parts > 1;
-    const Tile<opmath_t> partial(is_partial * tasks * rows, d_);
-    at::parallel_for(
-        0, tasks, ceil_div(tasks, threads), [&](int64_t begin, int64_t end) {
-          const ReleaseProducts<operand_t> guard;
-          const Tiles tiles(*this, has_q() && !direct && !is_partial);
-          for (const auto task : c10::irange(begin, end)) {
-            const int64_t b = first + task / parts, part = task % parts;
-            const int64_t j = cut(n_, parts, part);
-            const int64_t keys = cut(n_, parts, part + 1) - j;
-            if (is_partial) {
-              run_keys(tiles, b, j, keys, partial.from(task * rows));
-            } else if constexpr (direct) {
-              run_keys(tiles, b, j, keys, grad_q_.at(b, 0));
-            } else {
-              run_keys(tiles, b, j, keys, tiles.grad_q);
-              store<scalar_t, opmath_t>(
-                  tiles.grad_q, has_q() * m_, d_, grad_q_.at(b, 0));
-            }
-          }
-        });
-    if (is_partial) {
-      add_parts<scalar_t, opmath_t>(
-          partial, parts, rows, first, count, m_, d_, grad_q_);
-    }
-  }
-
-  // Rows of grad_k and grad_v of matrix b from j, and what they add to grad_q
-  void run_keys(
-      const Tiles& tiles,
-      int64_t b,
-      int64_t j,
-      int64_t keys,
-      Matrix<opmath_t> grad_q) const {
-    for (int64_t c = 0; c < keys; c += kTile) {
-      const int64_t n = std::min(kTile, keys - c);
-      const auto k = load_k(b, j + c, n, tiles.k);
-      if (has_scores() && e_ > 0) {
-        load_transposed<operand_t>(
-            load<operand_t>(v_.at(b, j + c), n, e_, tiles.v), n, e_, tiles.v_t);
+  // at: keys of a matrix, and all its rows
+  void run_block(const Tiles& tiles, const Block& at, Matrix<opmath_t> grad_q)
+      const {
+    for (int64_t c = 0; c < at.keys; c += kTile) {
+      const int64_t j = at.j + c, keys = std::min(kTile, at.keys - c);
+      Right<scalar_t, operand_t> k{k_.at(at.b, j), keys, d};
+      Right<scalar_t, operand_t> v{v_.at(at.b, j), keys, e};
+      if (!in_place && grad_q_) {
+        k.load(tiles.k);
+      }
+      if (!in_place && has_scores() && e > 0) {
+        v.load_t(tiles.v, tiles.v_t);
       }
       Matrix<opmath_t> grad_k = tiles.grad_k, grad_v = tiles.grad_v;
       if constexpr (direct) {
-        grad_k = grad_k_.at(b, j + c);
-        grad_v = grad_v_.at(b, j + c);
+        grad_k = grad_k_.at(at.b, j);
+        grad_v = grad_v_.at(at.b, j);
       }
-      for (int64_t i = 0; i < m_; i += kRows) {
-        const Block block{b, i, j + c, std::min(kRows, m_ - i), n};
-        run_block(tiles, block, k, grad_q.from(i), grad_k, grad_v, c > 0);
+      for (int64_t i = 0; i < m; i += kRows) {
+        const Block block{at.b, i, j, std::min(kRows, m - i), keys};
+        if (has_scores()) {
+          grad_scores(tiles, block, v);
+        }
+        if (grad_q_) {
+          // grad_q <- grad_q + grad_scores @ k
+          k.product(block.rows, tiles.scores, grad_q.from(i), c > 0);
+        }
+        if (grad_k_) {
+          // grad_k <- grad_k + grad_scores.T @ q
+          add_product(tiles, block, tiles.scores, q_, d, grad_k);
+        }
+        if (grad_v_) {
+          // grad_v <- grad_v + attn.T @ grad_output
+          const auto attn = load_attn(tiles, block);
+          add_product(tiles, block, attn, grad_output_, e, grad_v);
+        }
       }
-      if constexpr (packs) {
-        transpose<float>(grad_k, has_k() * d_, n, tiles.grad);
-        store<scalar_t, opmath_t>(
-            tiles.grad, has_k() * n, d_, grad_k_.at(b, j + c));
-        transpose<float>(grad_v, has_v() * e_, n, tiles.grad);
-        store<scalar_t, opmath_t>(
-            tiles.grad, has_v() * n, e_, grad_v_.at(b, j + c));
-      } else if constexpr (!direct) {
-        store<scalar_t, opmath_t>(
-            grad_k, has_k() * n, d_, grad_k_.at(b, j + c));
-        store<scalar_t, opmath_t>(
-            grad_v, has_v() * n, e_, grad_v_.at(b, j + c));
+      if (grad_k_ && !direct) {
+        store_rows(tiles, grad_k, keys, d, grad_k_.at(at.b, j));
       }
-    }
-  }
-
-  // A tile of matrix b of attn, from (i, j)
-  struct Block {
-    int64_t b, i, j, rows, keys;
-  };
-
-  void run_block(
-      const Tiles& tiles,
-      const Block& at,
-      Matrix<const operand_t> k,
-      Matrix<opmath_t> grad_q,
-      Matrix<opmath_t> grad_k,
-      Matrix<opmath_t> grad_v,
-      bool add_q) const {
-    const bool add = at.i > 0;
-    Matrix<const operand_t> grad_output;
-    if (e_ > 0) {
-      grad_output = load<operand_t>(
-          grad_output_.at(at.b, at.i), at.rows, e_, tiles.grad_output);
-    }
-    const auto attn = load_attn(tiles, at);
-    if (has_scores()) {
-      grad_scores(tiles, at, grad_output);
-    }
-    // Behind the last key and the last row, packed operands are zeros.
-    const int64_t keys = packs ? round_up<int64_t>(at.keys, 32) : at.keys;
-    const Matrix<const operand_t> scores = tiles.scores;
-    if (has_q()) {
-      // grad_q <- grad_q + grad_scores @ k
-      product<operand_t>(
-          {at.rows, d_, keys},
-          attn_tile::rows<operand_t>(scores),
-          k,
-          grad_q,
-          add_q);
-    }
-    if constexpr (packs) {
-      const int64_t terms = round_up<int64_t>(at.rows, 32);
-      if (has_k()) {
-        // grad_k.T <- grad_k.T + q.T @ grad_scores
-        load_rows_t(tiles, q_.at(at.b, at.i), at.rows, d_, tiles.q_t);
-        pack(scores, at.rows, at.keys, tiles.pairs);
-        product<operand_t>(
-            {d_, at.keys, terms},
-            attn_tile::rows<operand_t>(tiles.q_t),
-            tiles.pairs,
-            grad_k,
-            add);
-      }
-      if (has_v()) {
-        // grad_v.T <- grad_v.T + grad_output.T @ attn
-        load_rows_t(tiles, grad_output, at.rows, e_, tiles.grad_output_t);
-        pack(attn, at.rows, at.keys, tiles.pairs);
-        product<operand_t>(
-            {e_, at.keys, terms},
-            attn_tile::rows<operand_t>(tiles.grad_output_t),
-            tiles.pairs,
-            grad_v,
-            add);
-      }
-    } else {
-      if (has_k()) {
-        // grad_k <- grad_k + grad_scores.T @ q
-        const auto q = load<operand_t>(q_.at(at.b, at.i), at.rows, d_, tiles.q);
-        product<operand_t>(
-            {at.keys, d_, at.rows},
-            transposed<operand_t>(scores),
-            q,
-            grad_k,
-            add);
-      }
-      if (has_v()) {
-        // grad_v <- grad_v + attn.T @ grad_output
-        product<operand_t>(
-            {at.keys, e_, at.rows},
-            transposed<operand_t>(attn),
-            grad_output,
-            grad_v,
-            add);
+      if (grad_v_ && !direct) {
+        store_rows(tiles, grad_v, keys, e, grad_v_.at(at.b, j));
       }
     }
   }
@@ -555,98 +425,80 @@ struct Backward {
   void grad_scores(
       const Tiles& tiles,
       const Block& at,
-      Matrix<const operand_t> grad_output) const {
+      const Right<scalar_t, operand_t>& v) const {
     const auto& sums = tiles.sums;
-    if (e_ > 0) {
+    if (e > 0) {
       // grad_attn <- grad_output @ v.T
-      product<operand_t>(
-          {at.rows, at.keys, e_},
-          attn_tile::rows<operand_t>(grad_output),
-          tiles.v_t,
-          sums,
-          false);
+      const auto grad_output = grad_output_.at(at.b, at.i);
+      v.product_t(at.rows, load(grad_output, at.rows, e, tiles.rows), sums);
     } else {
-      std::fill_n(sums.data, at.rows * sums.stride, opmath_t(0));
+      std::fill_n(sums.data, at.rows * sums.row, opmath_t(0));
     }
-    if (grad_attn_.data != nullptr) {
-      auto x = grad_attn_.at(at.b, at.i);
-      x.data += at.j * grad_attn_.column;
-      add_block<scalar_t, opmath_t>(
-          x, grad_attn_.column, at.rows, at.keys, sums);
+    if (grad_attn_) {
+      const auto grad_attn = grad_attn_.at(at.b, at.i, at.j);
+      add_block<scalar_t, opmath_t>(grad_attn, at.rows, at.keys, sums);
     }
-    const int64_t end = packs ? round_up<int64_t>(at.keys, 32) : at.keys;
-    const auto attn = attn_.at(at.b, at.i).from(0, at.j);
+    const auto attn = attn_.at(at.b, at.i, at.j);
     for (const auto r : c10::irange(at.rows)) {
-      grad_row(sums[r], attn[r], tiles.scores[r], at.keys, end);
+      grad_row(sums[r], attn[r], tiles.scores[r], at.keys);
+    }
+  }
+
+  // sums <- sums + x.T @ y, or its transpose if operands are packed, with a
+  // block x of attn's shape and rows y of an operand
+  void add_product(
+      const Tiles& tiles,
+      const Block& at,
+      Matrix<const operand_t> x,
+      const Operand<const scalar_t>& y,
+      int64_t columns,
+      Matrix<opmath_t> sums) const {
+    Right<scalar_t, operand_t> right{y.at(at.b, at.i), at.rows, columns};
+    if constexpr (packs) {
+      const int64_t rows = padded<operand_t>(at.rows);
+      const auto pairs = as_pairs(tiles.pairs);
+      right.load(tiles.pairs);
+      transpose<float>(pairs, rows / 2, columns, as_pairs(tiles.rows_t));
+      pack(x, at.rows, at.keys, tiles.pairs);
+      const Sizes sizes{columns, at.keys, rows};
+      product(sizes, tiles.rows_t, tiles.pairs, sums, at.i > 0);
+    } else {
+      right.load(tiles.rows);
+      right.product(at.keys, x.transposed(), sums, at.i > 0);
     }
   }
 
   // A block of attn where it lies, or in another type
   Matrix<const operand_t> load_attn(const Tiles& tiles, const Block& at) const {
-    const auto attn = attn_.at(at.b, at.i).from(0, at.j);
+    const auto attn = attn_.at(at.b, at.i, at.j);
     if constexpr (std::is_same_v<scalar_t, operand_t>) {
       return attn;
     } else {
-      for (const auto r : c10::irange(has_v() * at.rows)) {
-        convert_row(attn[r], tiles.attn[r], at.keys);
-      }
+      store<scalar_t, operand_t>(attn, at.rows, at.keys, tiles.attn);
       return tiles.attn;
     }
   }
 
-  Matrix<const operand_t> load_k(
-      int64_t b,
-      int64_t j,
-      int64_t n,
-      Matrix<operand_t> to) const {
-    if (!has_q()) {
-      return {};
-    }
-    if constexpr (packs) {
-      pack(k_.at(b, j), n, d_, to);
-      return to;
-    } else {
-      return load<operand_t>(k_.at(b, j), n, d_, to);
-    }
-  }
-
-  // to (columns, rows) <- x (rows, columns) transposed, with zeros up to a
-  // multiple of 32 rows
-  void load_rows_t(
+  // Rows of a gradient <- sums, or their transpose if operands are packed
+  void store_rows(
       const Tiles& tiles,
-      Matrix<const BFloat16> x,
+      Matrix<opmath_t> sums,
       int64_t rows,
       int64_t columns,
-      Matrix<BFloat16> to) const {
-    pack(x, rows, columns, tiles.pairs);
-    transpose<float>(
-        {reinterpret_cast<const float*>(tiles.pairs.data),
-         tiles.pairs.stride / 2},
-        round_up<int64_t>(rows, 32) / 2,
-        columns,
-        {reinterpret_cast<float*>(to.data), to.stride / 2});
+      Matrix<scalar_t> to) const {
+    if constexpr (packs) {
+      transpose<float>(sums, columns, rows, tiles.grad);
+      sums = tiles.grad;
+    }
+    store<opmath_t>(sums, rows, columns, to);
   }
 
-  int64_t padded_rows() const {
-    return packs ? round_up<int64_t>(m_, 16) : m_;
-  }
-  // Which gradients are wanted; that of the scores is for grad_q and grad_k.
-  bool has_q() const {
-    return grad_q_.data != nullptr;
-  }
-  bool has_k() const {
-    return grad_k_.data != nullptr;
-  }
-  bool has_v() const {
-    return grad_v_.data != nullptr;
-  }
   bool has_scores() const {
-    return has_q() || has_k();
+    return grad_q_ || grad_k_;
   }
 
   const Operand<const scalar_t> q_, k_, v_, grad_output_, grad_attn_, attn_;
   const Operand<scalar_t> grad_q_, grad_k_, grad_v_;
-  const int64_t m_, n_, d_, e_, matrices_;
 };
 
 // Calls f with a number of the inputs' type and one of the type that products
@@ -656,8 +508,9 @@ void dispatch(const Tensor& attn, const F& f) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       kHalf, kBFloat16, attn.scalar_type(), "attn_cpu", [&] {
         if constexpr (kHasVnni && std::is_same_v<scalar_t, BFloat16>) {
-          // Packing is not worth it for few rows.
-          if (attn.size(-2) > kFewRows && has_vnni_products()) {
+          const int64_t m = attn.size(-2);
+          if (m > kFewRows && m * attn.size(-1) >= kFewNumbers &&
+              has_vnni_products()) {
             return f(BFloat16(), BFloat16());
           }
         }

@@ -8,7 +8,7 @@ namespace at::native {
 
 // Fills output (*, M, E) and attn (*, M, N), which is contiguous. Of q, k and v
 // the last stride is 1 and rows lie at least their width apart. Leading strides
-// are free, and no size but D and E is 0.
+// are free, and no size but E is 0.
 using attn_fn = void (*)(
     const Tensor& output,
     const Tensor& attn,

@@ -40,16 +40,19 @@ inline bool attn_is_fused(
   const double widest = !backward        ? 512
       : processor == AttnProcessor::AVX2 ? 128
                                          : 256;
-  // Threads share a matrix in parts of 64 keys, each with 2 MFLOP or more.
-  const double parts = s.matrices * std::max(1., s.n / 64);
+  // Threads share a matrix in parts of 64 keys or D, each with 2 MFLOP or more.
+  const double parts = s.matrices * std::max(1., s.n / std::max(64., s.d));
   const double work = s.matrices * s.m * s.n * columns / (1 << 19);
   if (s.n < 8 || columns > widest ||
       (backward && (s.d < 2 || parts < std::min(threads, work)))) {
     return false;
   }
-  // One call of ATen's makes the products of many small matrices as fast.
-  return s.is_strided || s.matrices == 1 ||
-      (columns >= 32 && columns <= 8 * std::min(s.m, s.n));
+  // One call of ATen's makes many narrow products as fast. So does MKL a single
+  // one on Intel's processors.
+  const bool is_narrow = s.matrices > 1 ? columns < 32
+                                        : processor == AttnProcessor::AMX &&
+          dtype == kFloat && !backward && std::min(s.d, s.e) < 16;
+  return s.is_strided || !is_narrow;
 }
 
 } // namespace at::native

@@ -115,51 +115,54 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 #endif
 }
 
-// Rows that begin `stride` elements apart.
+// Number (i, j) lies at data[i * row + j * column]. Most functions want columns
+// side by side.
 template <typename T>
 struct Matrix {
   T* data = nullptr;
-  int64_t stride = 0;
+  int64_t row = 0, column = 1;
   Matrix from(int64_t i, int64_t j = 0) const {
-    return {data + i * stride + j, stride};
+    return {data + i * row + j * column, row, column};
+  }
+  Matrix transposed() const {
+    return {data, column, row};
   }
   T* operator[](int64_t i) const {
-    return data + i * stride;
+    return data + i * row;
   }
   operator Matrix<const T>() const {
-    return {data, stride};
+    return {data, row, column};
   }
 };
 
-// The matrices of a tensor (*, rows, columns) where they lie. The last stride
-// is 1, unless `column` is asked for.
+// The matrices of a tensor (*, rows, columns) where they lie
 template <typename T>
 struct Operand {
   explicit Operand(const Tensor& t) {
     if (t.defined()) {
       using number = std::remove_const_t<T>;
       if constexpr (std::is_const_v<T>) {
-        data = t.const_data_ptr<number>();
+        matrix = {t.const_data_ptr<number>(), t.stride(-2), t.stride(-1)};
       } else {
-        data = t.mutable_data_ptr<number>();
+        matrix = {t.mutable_data_ptr<number>(), t.stride(-2), t.stride(-1)};
       }
       sizes = t.sizes().slice(0, t.dim() - 2);
       strides = t.strides();
-      row = t.stride(-2);
-      column = t.stride(-1);
     }
   }
-  // Matrix b, from row i
-  Matrix<T> at(int64_t b, int64_t i) const {
-    int64_t offset = i * row;
+  // Matrix b, from (i, j)
+  Matrix<T> at(int64_t b, int64_t i, int64_t j = 0) const {
+    Matrix<T> result = matrix.from(i, j);
     for (int64_t x = static_cast<int64_t>(sizes.size()) - 1; x >= 0; x--) {
-      offset += b % sizes[x] * strides[x];
+      result.data += b % sizes[x] * strides[x];
       b /= sizes[x];
     }
-    return {data + offset, row};
+    return result;
   }
-  T* data = nullptr;
-  int64_t row = 0, column = 0;
+  explicit operator bool() const {
+    return matrix.data != nullptr;
+  }
+  Matrix<T> matrix;
   IntArrayRef sizes, strides;
 };
 
@@ -167,6 +170,12 @@ struct Operand {
 // oneDNN's products take it (a0 b0 a1 b1 ...).
 template <typename operand_t>
 constexpr int64_t kVnni = std::is_same_v<operand_t, BFloat16> ? 2 : 1;
+
+// How many terms a product adds up: packed operands have zeros behind `count`.
+template <typename operand_t>
+int64_t padded(int64_t count) {
+  return kVnni<operand_t> == 2 ? round_up<int64_t>(count, 32) : count;
+}
 
 #if defined(CPU_CAPABILITY_AVX512) && defined(CPUBLAS_BRGEMM_BF16BF16F32)
 constexpr bool kHasVnni = true;
@@ -216,32 +225,26 @@ struct Sizes {
   int64_t m, n, terms;
 };
 
-// Operand A: number (i, p) lies at data[i * row + p * term], so it may be a
-// transpose.
-template <typename T>
-struct Left {
-  const T* data;
-  int64_t row, term;
-};
-
-template <typename T>
-Left<T> rows(Matrix<const T> a) {
-  return {a.data, a.stride, 1};
-}
-
-template <typename T>
-Left<T> transposed(Matrix<const T> a) {
-  return {a.data, 1, a.stride};
+// A vector of numbers in the type of sums
+template <typename T, typename From>
+Vectorized<T> load_vector(const From* x) {
+  if constexpr (std::is_same_v<T, From>) {
+    return Vectorized<T>::loadu(x);
+  } else {
+    Vectorized<T> result;
+    vec::load_to_float(x, result);
+    return result;
+  }
 }
 
 // c (rows, n) <- a @ b, or c + a @ b if `add`, where n fits into `vectors`. Few
 // sums would wait for each other, so then every chain has terms of its own.
-template <typename T, int rows, int vectors>
+template <typename T, typename B, int rows, int vectors>
 void block_product(
     int64_t n,
     int64_t terms,
-    Left<T> a,
-    Matrix<const T> b,
+    Matrix<const T> a,
+    Matrix<const B> b,
     Matrix<T> c,
     bool add) {
   using Vec = Vectorized<T>;
@@ -253,9 +256,9 @@ void block_product(
   const auto add_term = [&](auto chain, int64_t p) C10_ALWAYS_INLINE_ATTRIBUTE {
     Vec b_row[vectors];
     c10::ForcedUnroll<vectors>{}(
-        [&](auto y) { b_row[y] = Vec::loadu(b[p] + y * size); });
+        [&](auto y) { b_row[y] = load_vector<T>(b[p] + y * size); });
     c10::ForcedUnroll<sums>{}([&](auto i) C10_ALWAYS_INLINE_ATTRIBUTE {
-      const Vec number(a.data[i / vectors * a.row + p * a.term]);
+      const Vec number(a.data[i / vectors * a.row + p * a.column]);
       sum[chain][i] = vec::fmadd(number, b_row[i % vectors], sum[chain][i]);
     });
   };
@@ -280,21 +283,23 @@ void block_product(
   });
 }
 
-template <typename T, size_t... i>
+template <typename T, typename B, size_t... i>
 constexpr auto block_products(std::index_sequence<i...> /*sizes*/) {
-  return std::array{&block_product<T, i / kVectors + 1, i % kVectors + 1>...};
+  return std::array{
+      &block_product<T, B, i / kVectors + 1, i % kVectors + 1>...};
 }
 
-// c <- a @ b, or c + a @ b if `add`. Whole vectors of b are read, behind n too.
-template <typename T>
-void register_product(
+// c <- a @ b, or c + a @ b if `add`, for any strides of a. Whole vectors of b
+// are read, behind n too.
+template <typename T, typename B>
+void product(
     Sizes s,
-    Left<T> a,
-    Matrix<const T> b,
+    Matrix<const T> a,
+    Matrix<const B> b,
     Matrix<T> c,
     bool add) {
   static constexpr auto blocks =
-      block_products<T>(std::make_index_sequence<kRows * kVectors>());
+      block_products<T, B>(std::make_index_sequence<kRows * kVectors>());
   constexpr int64_t size = Vectorized<T>::size();
   int64_t p = 0;
   do {
@@ -304,9 +309,8 @@ void register_product(
       for (int64_t i = 0, rows = 0; i < s.m; i += rows) {
         // blocks of about the same number of rows
         rows = ceil_div<int64_t>(s.m - i, ceil_div<int64_t>(s.m - i, kRows));
-        const Left<T> from{a.data + i * a.row + p * a.term, a.row, a.term};
         blocks[(rows - 1) * kVectors + (n - 1) / size](
-            n, terms, from, b.from(p, j), c.from(i, j), add || p > 0);
+            n, terms, a.from(i, p), b.from(p, j), c.from(i, j), add || p > 0);
       }
     }
     p += kTerms;
@@ -317,9 +321,9 @@ void register_product(
 // The same by oneDNN, of which every thread compiles a kernel for each shape
 // and keeps it: so m and n go up to multiples of 16. Both operands are zero
 // behind `terms` rows or columns, up to an even number; b is packed.
-inline void packed_product(
+inline void product(
     Sizes s,
-    Left<BFloat16> a,
+    Matrix<const BFloat16> a,
     Matrix<const BFloat16> b,
     Matrix<float> c,
     bool add) {
@@ -332,7 +336,7 @@ inline void packed_product(
     for (int64_t j = 0; j < s.n; j += most_columns) {
       const int64_t n = round_up<int64_t>(std::min(most_columns, s.n - j), 16);
       // clang-format off
-      cpublas::brgemm(rows, n, terms, a.row, b.stride / 2, c.stride, add,
+      cpublas::brgemm(rows, n, terms, a.row, b.row / 2, c.row, add,
                       a.data + p, b[p / 2] + j * 2, c.data + j, true);
       // clang-format on
     }
@@ -340,17 +344,53 @@ inline void packed_product(
 }
 #endif
 
-template <typename operand_t>
-void product(
+// c <- a @ b.T for `rows` rows of a. The sums of a vector of results are added
+// up together.
+template <typename T, typename B, int rows>
+void row_products(
+    int64_t n,
+    int64_t terms,
+    Matrix<const T> a,
+    Matrix<const B> b,
+    Matrix<T> c) {
+  using Vec = Vectorized<T>;
+  constexpr int size = Vec::size(), columns = size / rows;
+  T sums[size * size], sums_t[size * size];
+  for (int64_t j = 0; j < n; j += columns) {
+    Vec sum[size];
+    c10::ForcedUnroll<size>{}([&](auto i) { sum[i] = Vec(T(0)); });
+    for (int64_t p = 0; p < terms; p += size) {
+      c10::ForcedUnroll<size>{}([&](auto i) C10_ALWAYS_INLINE_ATTRIBUTE {
+        const auto x = load_vector<T>(b[std::min(j + i / rows, n - 1)] + p);
+        sum[i] = vec::fmadd(Vec::loadu(a[i % rows] + p), x, sum[i]);
+      });
+    }
+    c10::ForcedUnroll<size>{}([&](auto i) { sum[i].store(sums + i * size); });
+    vec::transpose_mxn<T, size, size>(sums, size, sums_t, size);
+    Vec total(T(0));
+    c10::ForcedUnroll<size>{}(
+        [&](auto i) { total = total + Vec::loadu(sums_t + i * size); });
+    total.store(sums);
+    for (int64_t i = 0; i < rows * std::min<int64_t>(columns, n - j); i++) {
+      c[i % rows][j + i / rows] = sums[i];
+    }
+  }
+}
+
+// c <- a @ b.T, where rows of both are whole vectors. For few rows of a this
+// costs less than a transpose of b.
+template <typename T, typename B>
+void product_of_rows(
     Sizes s,
-    Left<operand_t> a,
-    Matrix<const operand_t> b,
-    Matrix<at::opmath_type<operand_t>> c,
-    bool add) {
-  if constexpr (kVnni<operand_t> == 2) {
-    packed_product(s, a, b, c, add);
-  } else {
-    register_product(s, a, b, c, add);
+    Matrix<const T> a,
+    Matrix<const B> b,
+    Matrix<T> c) {
+  int64_t i = 0;
+  for (; i + 4 <= s.m; i += 4) {
+    row_products<T, B, 4>(s.n, s.terms, a.from(i), b, c.from(i));
+  }
+  for (; i < s.m; i++) {
+    row_products<T, B, 1>(s.n, s.terms, a.from(i), b, c.from(i));
   }
 }
 
@@ -361,7 +401,7 @@ struct Tile : Matrix<T> {
       : Matrix<T>{nullptr, round_up<int64_t>(columns, 32)} {
     if (rows > 0) {
       // Vectors are read behind the last row.
-      const int64_t size = (rows + 1) * this->stride * sizeof(T);
+      const int64_t size = (rows + 1) * this->row * sizeof(T);
       memory_ = c10::GetCPUAllocator()->allocate(size);
       this->data = static_cast<T*>(memory_.get());
     }
@@ -411,7 +451,7 @@ Matrix<const operand_t> load(
     // tiles of rows.
     constexpr int64_t unit = vnni == 2 ? 2 : Vectorized<operand_t>::size();
     if (columns % unit == 0 &&
-        (vnni == 1 || (rows % 16 == 0 && x.stride % 2 == 0))) {
+        (vnni == 1 || (rows % 16 == 0 && x.row % 2 == 0))) {
       return x;
     }
   }
@@ -435,8 +475,7 @@ void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
       const int64_t height = std::min(unit, rows - r);
       const int64_t width = std::min(unit, columns - c);
       if (height == unit && width == unit) {
-        vec::transpose_mxn<T, unit, unit>(
-            x[r] + c, x.stride, to[c] + r, to.stride);
+        vec::transpose_mxn<T, unit, unit>(x[r] + c, x.row, to[c] + r, to.row);
         continue;
       }
       for (int64_t j = 0; j < width; j++) {
@@ -448,23 +487,25 @@ void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
   }
 }
 
-// The transpose of x, as `load` gives it: packed where products want that.
-template <typename operand_t>
+// Pairs of 16 bits, which move as one number
+template <typename T>
+auto as_pairs(Matrix<T> x) {
+  using Pair = std::conditional_t<std::is_const_v<T>, const float, float>;
+  return Matrix<Pair>{reinterpret_cast<Pair*>(x.data), x.row / 2};
+}
+
+// The transpose of x, packed where products want that
+template <typename T>
 void load_transposed(
-    Matrix<const operand_t> x,
+    Matrix<const T> x,
     int64_t rows,
     int64_t columns,
-    Matrix<operand_t> to) {
-  constexpr int64_t vnni = kVnni<operand_t>;
-  if constexpr (vnni == 2) {
-    // A pair of numbers moves as one.
-    transpose<float>(
-        {reinterpret_cast<const float*>(x.data), x.stride / 2},
-        rows,
-        ceil_div<int64_t>(columns, 2),
-        {reinterpret_cast<float*>(to.data), to.stride / 2});
+    Matrix<T> to) {
+  if constexpr (kVnni<T> == 2) {
+    const int64_t pairs = ceil_div<int64_t>(columns, 2);
+    transpose<float>(as_pairs(x), rows, pairs, as_pairs(to));
   } else {
-    transpose<operand_t>(x, rows, columns, to);
+    transpose<T>(x, rows, columns, to);
   }
 }
 
@@ -479,13 +520,62 @@ inline void pack(
   for (int64_t r = 0; r < round_up<int64_t>(rows, 32); r += 2) {
     if (r < rows) {
       const int64_t count = std::min<int64_t>(2, rows - r);
-      vec::pack_vnni2(x[r], to[r / 2], x.stride, count, columns);
+      vec::pack_vnni2(x[r], to[r / 2], x.row, count, columns);
     } else {
       std::fill_n(to[r / 2], 2 * columns, BFloat16(0));
     }
   }
 }
 #endif
+
+// x (rows, columns) as operand B of products: where it lies, unless loaded
+template <typename scalar_t, typename operand_t>
+struct Right {
+  using opmath_t = at::opmath_type<operand_t>;
+  using Left = Matrix<const operand_t>;
+
+  void load(Matrix<operand_t> tile) {
+    if constexpr (kVnni<operand_t> == 2) {
+      pack(x, rows, columns, tile);
+      copy = tile;
+    } else {
+      copy = attn_tile::load(x, rows, columns, tile);
+    }
+  }
+
+  // For products with x.T alone
+  void load_t(Matrix<operand_t> tile, Matrix<operand_t> tile_t) {
+    const Left read = attn_tile::load(x, rows, columns, tile);
+    load_transposed(read, rows, columns, tile_t);
+    copy = tile_t;
+  }
+
+  // c <- a (m, rows) @ x, or c + a @ x if `add`
+  void product(int64_t m, Left a, Matrix<opmath_t> c, bool add) const {
+    const Sizes sizes{m, columns, padded<operand_t>(rows)};
+    if constexpr (kVnni<operand_t> == 1) {
+      if (copy.data == nullptr) {
+        return attn_tile::product(sizes, a, x, c, add);
+      }
+    }
+    attn_tile::product(sizes, a, copy, c, add);
+  }
+
+  // c <- a (m, columns) @ x.T
+  void product_t(int64_t m, Left a, Matrix<opmath_t> c) const {
+    const Sizes sizes{m, rows, columns};
+    if constexpr (kVnni<operand_t> == 1) {
+      if (copy.data == nullptr) {
+        return product_of_rows(sizes, a, x, c);
+      }
+    }
+    attn_tile::product(sizes, a, copy, c, false);
+  }
+
+  Matrix<const scalar_t> x;
+  int64_t rows, columns;
+  Matrix<const operand_t> copy{};
+};
 
 } // namespace CPU_CAPABILITY
 } // namespace at::native::attn_tile
