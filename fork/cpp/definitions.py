@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 
 from fork.cpp.difference import hunks
 from fork.cpp.scan import FRONT, SCOPE, Scan, closing, scan
@@ -24,6 +25,7 @@ UNCLEAR = "#? "
 DECLARED = re.compile(r"(?:->[^()]*|\b(\w+)(?:\s*\[[^]]*\])*\s*[{=;]?)$")
 QUALIFIERS = {"const", "noexcept", "override", "final", "try"}
 KEYWORDS = {"const", "static", "inline", "typename", "struct", "class", "union", "enum", "operator", "using"}
+KEYWORDS |= {"void", "bool", "char", "short", "int", "long", "signed", "unsigned", "float", "double", "auto"}
 WORD = re.compile(r"[A-Za-z_]\w*")
 ACCESS = re.compile(r"^\s*(?:(?:public|private|protected)\s*:\s*)+")
 # A member that code uses without its name, or of which an object or a table is made; and a function's name.
@@ -162,18 +164,37 @@ def _items(text: str) -> list[str]:
     """The definitions, declarations and directives of a source, outside of and directly in its namespaces, in their
     order; what stands in namespaces begins with their heads, in a line of their own."""
     there = scan(text)
-    code = there.shape
     lines = [(line.start, there.said(line.start, line.end)) for line in there.directives]
     found = [(start, line) for start, line in lines if "#line" not in line]
-    scopes: list[str] = []
-    at = start = 0
+    for part in parts(there):
+        # A directive above it is an item of its own.
+        said = [" ".join(part.scopes)] if part.scopes else []
+        whole = [(part.start, "\n".join([*said, there.said(part.start, part.end)]))]
+        found += whole if part.whole else _rest(there, part.start, part.end)
+    return [item for _, item in sorted(found)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A definition, declaration or statement of a source, or, where it is not `whole`, what stands between two that
+    ends with neither a brace nor a semicolon; and the heads of the namespaces and blocks in which it stands."""
+
+    start: int
+    end: int
+    scopes: list[str]
+    whole: bool = True
+
+
+def parts(there: Scan) -> Iterator[Part]:
+    """Those outside of and directly in namespaces and blocks, in their order."""
+    code, scopes, at, start = there.shape, list[str](), 0, 0
     while brace := re.compile(r"[{};]").search(code, at):
         if brace[0] == "{" and (front := FRONT.match(code[start : brace.start()])):
-            found += _rest(there, start, start + front.end())
+            yield Part(start, start + front.end(), scopes, False)
             start += front.end()
         at, head = brace.end(), " ".join(code[start : brace.start()].split())
         if brace[0] == "}" and head:
-            found += _rest(there, start, brace.start())
+            yield Part(start, brace.start(), scopes, False)
         if brace[0] == "}" or (brace[0] == "{" and SCOPE.fullmatch(head)):
             scopes = [*scopes, head] if brace[0] == "{" else scopes[:-1]
             start = at
@@ -184,13 +205,10 @@ def _items(text: str) -> list[str]:
                 break
             if goes_on(head):
                 continue
-        # A directive above it is an item of its own.
-        begin = start + len(code[start:at]) - len(code[start:at].lstrip())
-        found.append((begin, "\n".join([*filter(None, [" ".join(scopes)]), there.said(begin, at)])))
+        yield Part(start + len(code[start:at]) - len(code[start:at].lstrip()), at, scopes)
         start = at
     if code[start:].strip():
-        found += _rest(there, start, len(text))
-    return [item for _, item in sorted(found)]
+        yield Part(start, len(code), scopes, False)
 
 
 def _rest(there: Scan, start: int, end: int) -> list[tuple[int, str]]:

@@ -71,7 +71,7 @@ class Scan:
     def kept(self) -> str:
         """The same, where what is a space in a literal looks like none: neither its lines nor its words come apart."""
         literals = [one for one in self.quiet if one.kind == "literal"]
-        return _base_was_reinstalled(self.plain, literals, lambda said: said.translate(UNLIKE))
+        return _replaced(self.plain, literals, lambda said: said.translate(UNLIKE))
 
     def said(self, start: int, end: int) -> str:
         """A stretch without comments, and with one space wherever there are several or a line ends."""
@@ -168,10 +168,10 @@ class Scan:
 
 
 def _blanked(text: str, spans: Sequence[Span], what: str = r"[^\n]") -> str:
-    return _base_was_reinstalled(text, spans, lambda said: re.sub(what, " ", said))
+    return _replaced(text, spans, lambda said: re.sub(what, " ", said))
 
 
-def _base_was_reinstalled(text: str, spans: Sequence[Span], by: Callable[[str], str]) -> str:
+def _replaced(text: str, spans: Sequence[Span], by: Callable[[str], str]) -> str:
     parts, at = [], 0
     for span in spans:
         parts += [text[at : span.start], by(text[span.start : span.end])]

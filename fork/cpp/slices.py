@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fork.cpp.definitions import goes_on
-from fork.cpp.scan import FRONT, SCOPE, closing, scan
+from fork.cpp.definitions import Part, parts
+from fork.cpp.scan import scan
 
 # A block in which every statement is a registration; what else is a statement there can be left out as well.
 BLOCK = re.compile(r"[A-Z_]{4,}\(.*\)")
@@ -53,29 +53,12 @@ class Piece:
 @lru_cache(maxsize=16)
 def pieces(text: str) -> tuple[Piece, ...]:
     """Those outside of and directly in the namespaces and blocks of a text."""
-    there, found = scan(text), list[Piece]()
-    code, scopes, at, start = there.shape, list[str](), 0, 0
-    while brace := re.compile(r"[{};]").search(code, at):
-        if brace[0] == "{" and (front := FRONT.match(code[start : brace.start()])):
-            start += front.end()
-        at, head = brace.end(), " ".join(code[start : brace.start()].split())
-        if brace[0] == "}" or (brace[0] == "{" and SCOPE.fullmatch(head)):
-            scopes = [*scopes, head] if brace[0] == "{" else scopes[:-1]
-            start = at
-            continue
-        if brace[0] == "{":
-            at = closing(code, at, len(code)) + 1
-            if at <= 0:
-                break
-            if goes_on(head):
-                continue
-        begin = start + len(code[start:at]) - len(code[start:at].lstrip())
-        found.append(_piece(text, code, begin, at, scopes))
-        start = at
-    return tuple(found)
+    there = scan(text)
+    return tuple(_piece(text, there.shape, part) for part in parts(there) if part.whole)
 
 
-def _piece(text: str, code: str, start: int, end: int, scopes: list[str]) -> Piece:
+def _piece(text: str, code: str, part: Part) -> Piece:
+    start, end, scopes = part.start, part.end, part.scopes
     there = code[start:end]
     spaces = [scope.split()[1].rpartition("::")[2] for scope in scopes if re.match(r"namespace \w", scope)]
     block = bool(scopes and BLOCK.fullmatch(scopes[-1]))
@@ -130,7 +113,7 @@ def sliced(before: str, after: str, names: Collection[str] = ()) -> Slice:
     texts = []
     for text, there in ((before, old), (after, new)):
         kept = _needed(concerned & {*there}, there)
-        texts.append(_without(text, [piece for piece in there if piece.droppable and piece not in kept]))
+        texts.append(without(text, [piece for piece in there if piece.droppable and piece not in kept]))
     if fresh:
         space = next((piece.said.partition("{")[0] for piece in new if piece in tables[1]), "")
         own = next(scope for scope in re.findall(r"namespace ([\w:]+)", space) or [""])
@@ -142,7 +125,7 @@ def sliced(before: str, after: str, names: Collection[str] = ()) -> Slice:
 
 def _rest(text: str, there: Iterable[Piece]) -> list[str]:
     """What stands outside of the pieces that can be left out, but for headers."""
-    lines = scan(_without(text, [piece for piece in there if piece.droppable])).kept.splitlines()
+    lines = scan(without(text, [piece for piece in there if piece.droppable])).kept.splitlines()
     said = (" ".join(line.split()) for line in lines)
     return [line for line in said if line and not re.match(r"# ?include\b", line)]
 
@@ -175,7 +158,7 @@ def _needed(own: set[Piece], there: Iterable[Piece]) -> set[Piece]:
     return found
 
 
-def _without(text: str, gone: Iterable[Piece]) -> str:
+def without(text: str, gone: Iterable[Piece]) -> str:
     parts, at = [], 0
     for piece in sorted(gone, key=lambda one: one.start):
         parts.append(text[at : piece.start])

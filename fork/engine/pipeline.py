@@ -24,10 +24,11 @@ from fork.engine.compile.diagnostics import NamesForErrors
 from fork.engine.compile.workshop import Workshop
 from fork.engine.generate import generators
 from fork.engine.generate.generated import NODES, STRUCT
+from fork.engine.generate.joined import join
 from fork.engine.generate.rejection import rejection
 from fork.engine.link.link import link_fork
 from fork.engine.link.units_of_the_stack import Job, units
-from fork.engine.replace.replace import added_entries, generated, replace_sources
+from fork.engine.replace.replace import added_entries, replace_sources
 from fork.engine.replace.search import Replacements
 from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
@@ -247,11 +248,11 @@ def _prepare(build: Build, stage: Path, begun: Begun, workshop: Workshop, clock:
         (work / log).unlink(missing_ok=True)
     if native := _entries_added(build, state, NATIVE_FUNCTIONS):
         _generate(build, stage, native, _entries_added(build, state, DERIVATIVES), made)
-        disk.install_headers(stage, made)
         disk.install_stubs(stage, made)
         clock.step("generate", f"{sum(1 for _ in made.rglob('*.*'))} files by PyTorch's own generators")
     else:
         shutil.rmtree(made, ignore_errors=True)
+    join(build.base, work, stage, {})
 
     replaced = Replacements()
     if begun.tree:
@@ -279,7 +280,7 @@ def _compiler(build: Build, workshop: Workshop, replaced: Replacements, sources:
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
     fragments = frozenset(build.series.of_kind(sources, Fragment))
     names = NamesForErrors(places | headers, replaced.kernels, fragments)
-    return workshop.compiler([*replaced.headers, work / "headers", *generated(work)], names)
+    return workshop.compiler([*replaced.headers, work / "joined", work / "headers", work / "operators"], names)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
@@ -316,14 +317,8 @@ def _entries_this_base_takes(build: Build, native: Path) -> Path:
 
 def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
-    command = [build.base.python, GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
-    done = process.attempt(command, env=os.environ | generators.environment(build.base, stage))
-    if done.returncode:
-        log = build.home / "work/generate.log"
-        log.write_text(done.stdout + done.stderr)
-        if process.DISK_FULL in done.stderr:
-            raise ForkError(f"the disk is full at {generated}: free some space and try again")
-        raise ForkError(f"PyTorch's generators reject {rejection(done.stderr, native, derivatives)} (all of it: {log})")
+    words = [GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
+    generators.run(build.base, stage, build.home / "work", words, lambda said: rejection(said, native, derivatives))
     own, theirs = (
         {found[1] for found in STRUCT.finditer(text)}
         for text in ((generated / "autograd" / NODES).read_text(), build.base.read(NODES) or "")

@@ -1,12 +1,16 @@
 """PyTorch's generators on entries that only upstream's own build could take as they are."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
 from pytest import mark
 
+from fork.engine.compile.compiler import Compiler, Unit
+from fork.engine.compile.flags import Flags
 from fork.engine.generate import generators
+from fork.engine.generate.joined import AUTOGRAD, OPS, join
 from fork.engine.wheel import base as bases
 from fork.tests.helpers import write
 
@@ -50,3 +54,34 @@ def test_a_variant_with_out_alone(tmp_path: Path) -> None:
     arguments = "str equation, Tensor[] tensors, *, int[]? path=None, Tensor(a!) out"
     text = made(tmp_path, f"- func: einsum.out({arguments}) -> Tensor(a!)\n", "")
     assert "at::einsum_out(out, equation, tensors, path)" in text
+
+
+def test_headers_declare_what_the_base_has_and_what_is_added(tmp_path: Path) -> None:
+    """Whatever the branch changes of one: all code reads the same, and one source can include them all."""
+    overload = "- func: fliplr.scaled(Tensor self, Scalar by) -> Tensor\n"
+    made(tmp_path, f"{NATIVE}\n{overload}", FORMULA)
+    base, work, nodes = bases.installed(), tmp_path / "work", f"{AUTOGRAD}Functions.h"
+    (work / "generated").parent.mkdir()
+    (tmp_path / "out").rename(work / "generated")
+    texts = {path: base.read(path) or "" for path in (nodes, f"{OPS}fliplr_ops.h")}
+    changed = {nodes: texts[nodes].replace("SincBackward0", "OtherBackward0")}
+    changed |= {path: text + "// changed\n" for path, text in texts.items() if path != nodes}
+    folder = join(base, work, tmp_path / "site", changed)
+    includes = ""
+    for file in sorted(folder.rglob("*.h")):
+        name = str(file.relative_to(folder))
+        text, path = file.read_text(), name if name.startswith("torch/") else f"aten/src/{name}"
+        assert text.startswith(changed.get(path, base.read(path) or ""))
+        assert (tmp_path / "site/torch/include" / name).read_text() == text
+        includes += f"#include <{name}>\n" if not re.search("_inl.h|RegistrationDecl|NativeMeta", name) else ""
+    assert "ATen/ops/softclip.h" in includes and "ATen/VmapGeneratedPlumbing.h" in includes
+    source = """
+#include <torch/csrc/autograd/FunctionsManual.h>
+torch::autograd::generated::SoftclipBackward0 added;
+torch::autograd::generated::OtherBackward0 changed;
+torch::autograd::generated::SinBackward0 left;
+auto known = at::native::fliplr(at::native::softclip(at::fliplr(at::softclip(at::ones({1})), 2)), 2);
+"""
+    unit = Unit("all.cpp", f"#include <ATen/ATen.h>\n{includes}{source}", words=("-O0",))
+    made_of = Compiler(Flags(base, work, {"DEFAULT": ()}, [folder], [])).compile_all([unit])[unit]
+    assert isinstance(made_of, Path), made_of

@@ -72,7 +72,7 @@ at::Tensor sinc_backward(const at::Tensor& grad, const at::Tensor& self) {
 def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = bases.installed()
     lists = {path: base.read(path) or "" for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
-    headers = {DECLARED: (base.torch / "include" / DECLARED).read_text()}
+    headers = {DECLARED: base.read(DECLARED) or ""}
     tree = committed(tmp_path_factory.mktemp("replace") / "tree", {**UPSTREAM, **SOURCES, **lists, **headers})
     git(tree, "switch", "--quiet", "--create", "mine")
     return tree
@@ -261,20 +261,29 @@ print((torch.func.jvp(torch.sinh, (torch.ones(1),), (torch.ones(1),))[1] == y * 
     assert python(tree, code).splitlines() == lines
 
 
-def test_a_new_operator_beside_a_changed_formula(tree: Path) -> None:
-    """Each has its node; that of the new one calls the hidden function that the branch changes too."""
+@pytest.mark.parametrize("node_differs", [False, True])
+def test_a_new_operator_beside_a_changed_formula(tree: Path, node_differs: bool) -> None:
+    """Each has its node; that of the new one calls the hidden function that the branch changes too. A generated header
+    that differs has both, and so has the one of an operator that is changed and has a new overload."""
     schema = "thrice_sinc(Tensor self) -> Tensor"
     kernel = "  dispatch:\n    CompositeExplicitAutograd: thrice_sinc\n"
     edit(tree, NATIVE_FUNCTIONS, "- func: sinc(Tensor self)", f"- func: {schema}\n{kernel}\n- func: sinc(Tensor self)")
     entry = f"- name: {schema}\n  self: sinc_backward(grad, self) * 3\n"
     edit(tree, DERIVATIVES, "- name: sinc(Tensor self)", f"{entry}\n- name: sinc(Tensor self)")
     edit(tree, DERIVATIVES, "self: sinc_backward(grad, self)\n  result", "self: sinc_backward(grad, self, 5)\n  result")
+    if node_differs:
+        edit(tree, DERIVATIVES, "self: grad * self.cosh().conj()", "self: grad * result")
+        head = "- func: vander(Tensor x, int? N=None, bool increasing=False"
+        scaled = "- func: vander.scaled(Tensor x, *, Scalar by) -> Tensor"
+        edit(tree, NATIVE_FUNCTIONS, head, f"{scaled}\n\n{head.replace('False', 'True')}")
     declared = "sinc_backward(const at::Tensor& grad, const at::Tensor& self"
     edit(tree, MANUAL, "const at::Tensor& self)", "const at::Tensor& self, double by)")
     edit(tree, MANUAL, "grad * self", "grad * self * by")
     edit(tree, DECLARED, f"{declared});", f"{declared}, double by = 2);")
     thrice = "at::Tensor thrice_sinc(const at::Tensor& self) {\n  return self.sinc().mul(3);\n}\n"
-    write(tree, {NEW: f"#include <ATen/core/Tensor.h>\nnamespace at::native {{\n{thrice}}} // namespace at::native\n"})
+    thrice += "at::Tensor vander(const at::Tensor& x, const Scalar& by) {\n  return at::vander(x).mul(by);\n}\n"
+    head = "#include <ATen/ATen.h>\n"  # which has all operators
+    write(tree, {NEW: f"{head}namespace at::native {{\n{thrice}}} // namespace at::native\n"})
     assert build(tree) == 0
     code = """
 import torch
@@ -282,8 +291,15 @@ for function in (torch.sinc, torch.thrice_sinc):
     x = torch.full((1,), 2.0, requires_grad=True)
     function(x).backward()
     print(x.grad.item())
+x = torch.zeros(1, requires_grad=True)
+print(hasattr(torch.sinh(x).grad_fn, "_saved_result"), torch.vander(torch.tensor([2, 3])).tolist())
 """
-    assert python(tree, code).splitlines() == ["10.0", "12.0"]
+    known = ["False [[2, 1], [3, 1]]", "True [[1, 2], [1, 3]]"]
+    assert python(tree, code).splitlines() == ["10.0", "12.0", known[node_differs]]
+    if node_differs:
+        assert (
+            python(tree, "import torch; print(torch.vander(torch.tensor([2, 3]), by=3).tolist())") == "[[3, 6], [3, 9]]"
+        )
 
 
 def test_new_overloads_of_an_operator_that_the_base_has(tree: Path) -> None:

@@ -173,7 +173,7 @@ class Base(Small):
         build: Any = SimpleNamespace(base=self.base, home=self.folder, folder=self.folder / "store")
         differing = generated_of(build, tree, changed, self.folder / "stage")
         released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
-        compiler = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [own], []))
+        compiler = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [own, work / "joined"], []))
         compiler = compiler if differing.headers or headers else released
         search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing)
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
@@ -307,7 +307,7 @@ REFUSED: dict[str, tuple[list[Edit], str]] = {
     ),
     "what a header declares for all code, and is no function": (
         [(DECLARED, "inline int same", "using Grad = int;\nstruct Half {};\nvoid begin();\ninline int same")],
-        f"Functions.cpp, of which PyTorch's build generates code, includes {DECLARED}: change a source instead",
+        f"Functions.cpp, of which PyTorch's build generates code, includes {DECLARED}, where more changes",
     ),
 }
 

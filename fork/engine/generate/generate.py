@@ -133,8 +133,6 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     # Python's functions are those of an operator with its variants.
     gen_autograd_python(str(bound), *arguments[1:])
     _own_headers(out / "aten", generated)
-    _merge_overloads(out / "aten/ops")
-    _merge_plumbing(out)
     (generated / "python_modules.inc").write_text(_python_modules(bound, tags))
     (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags), indent=1))
 
@@ -178,36 +176,6 @@ def _own_headers(aten: Path, autograd: Path) -> None:
         for header in own:
             text = text.replace(f"#include <ATen/{header.name}>", f'#include "{header.name}"')
         path.write_text(text)
-
-
-def _merge_overloads(ops: Path) -> None:
-    """Puts the base's overloads of an operator in front of those that the stack adds to it, in each of its headers."""
-    shipped = SHIPPED / "ATen/ops"
-    for header in ops.glob("*_ops.h"):
-        before = (shipped / header.name).read_text() if (shipped / header.name).is_file() else ""
-        theirs, ours = (set(re.findall(r"^struct TORCH_API (\w+)", one, re.M)) for one in (before, header.read_text()))
-        name = header.name.removesuffix("_ops.h")
-        if not before or theirs & ours:
-            continue  # an operator of the stack's own, or one of the base that is generated again
-        endings = r"(?:_ops|_native|_meta|_\w+_dispatch)?\.h"
-        for own in [file for file in ops.iterdir() if re.fullmatch(name + endings, file.name)]:
-            if (shipped / own.name).is_file():
-                added = own.read_text().replace("#pragma once\n", "")
-                own.write_text(f"{(shipped / own.name).read_text()}\n{added}")
-
-
-def _merge_plumbing(out: Path) -> None:
-    """Adds what batch rules of the stack's operators are registered through to the base's header of such plumbing."""
-    name = "ATen/VmapGeneratedPlumbing.h"
-    base = (SHIPPED / name).read_text()
-    templates = (out / "aten/VmapGeneratedPlumbing.h").read_text()
-    # A variant with `out` has none of it.
-    first = templates.find("template <")
-    own = templates[first : templates.rindex("}}")] if first >= 0 else ""
-    start, end = base.index("namespace at "), base.rindex("}}")
-    merged = f"{base[:start]}{_operator_includes(out / 'aten/ops')}\n\n{base[start:end]}{own}{base[end:]}"
-    (out / "merged/ATen").mkdir(parents=True)
-    (out / "merged" / name).write_text(merged)
 
 
 def _sync(fresh: Path, out: Path) -> None:

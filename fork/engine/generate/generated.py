@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from fork import process
 from fork.checkout.release_tree import Text
 from fork.cpp.scan import code_of, lines
 from fork.cpp.slices import sliced
 from fork.digest import digest
-from fork.engine.generate.generators import environment
+from fork.engine.generate import generators
 from fork.engine.generate.lists import List
 from fork.engine.generate.rejection import rejection
 from fork.engine.generate.schemas import SCHEMAS, redefinitions
@@ -211,11 +210,8 @@ class Generated:
         shutil.rmtree(out, ignore_errors=True)
         for path, text in lists.items():
             write(out / "lists", Path(path).name, text)
-        variables = os.environ | environment(self.base, site)
-        done = process.attempt([self.base.python, PROGRAM, out / "lists", out, part], env=variables, cwd=out)
-        if done.returncode:
-            write(self.work, "generate.log", done.stdout + done.stderr)
-            raise ForkError(f"PyTorch's generators reject {self._rejected(done.stderr, out)}")
+        words: list[str | Path] = [PROGRAM, out / "lists", out, part]
+        generators.run(self.base, site, self.work, words, lambda said: self._rejected(said, out))
         shutil.rmtree(out / "lists")
         return out
 

@@ -45,7 +45,7 @@ void gatherTorchFunctionsEverything(std::vector<PyMethodDef>& torch_functions);
 // One line for each module of torch._C, beside _VariableFunctions, that the
 // stack adds a function to: MODULE(Special, "_special")
 #define MODULE(name, attribute) void init##name##Functions(PyObject* module);
-#include <torch/csrc/autograd/generated/python_modules.inc>
+#include "python_modules.inc"
 #undef MODULE
 
 } // namespace torch::autograd
@@ -156,7 +156,7 @@ bool merge_modules(PyObject* module) {
   if (!merge(module, attribute, init##name##Functions)) { \
     return false;                                         \
   }
-#include <torch/csrc/autograd/generated/python_modules.inc>
+#include "python_modules.inc"
 #undef MODULE
   // torch/return_types.py walks this one.
   return merge(module, "_return_types", initReturnTypes);

@@ -1,4 +1,5 @@
-// What the generated Python bindings call and libtorch_python keeps hidden.
+// What the generated Python bindings call and libtorch_python keeps hidden. It
+// gives way to what leads to the base's own, for changed sources.
 #include <Python.h>
 
 #include <structmember.h>
@@ -9,7 +10,7 @@
 
 namespace torch {
 
-PyObject* handle_torch_function(
+[[gnu::weak]] PyObject* handle_torch_function(
     PythonArgs& r,
     PyObject* self,
     PyObject* args,
@@ -35,7 +36,7 @@ PyObject* handle_torch_function(
       module_name);
 }
 
-PyObject* handle_torch_function(
+[[gnu::weak]] PyObject* handle_torch_function(
     PythonArgs& r,
     PyObject* args,
     PyObject* kwargs,
@@ -49,7 +50,7 @@ PyObject* handle_torch_function(
 namespace utils {
 
 // What an `int[]` is asked for each of its elements.
-bool is_numpy_int(PyObject* object) {
+[[gnu::weak]] bool is_numpy_int(PyObject* object) {
   PyObject* numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");
   return numpy != nullptr &&
       py::isinstance(py::handle(object), py::handle(numpy).attr("integer"));
@@ -58,7 +59,7 @@ bool is_numpy_int(PyObject* object) {
 // torch.return_types.f(
 // first=...,
 // second=...)
-PyObject* returned_structseq_repr(PyStructSequence* obj) {
+[[gnu::weak]] PyObject* returned_structseq_repr(PyStructSequence* obj) {
   PyTypeObject* type = Py_TYPE(obj);
   std::string text = std::string(type->tp_name) + "(\n";
   const Py_ssize_t size = PyTuple_GET_SIZE(obj);

@@ -33,7 +33,9 @@ def link_fork(job: Job) -> dict[str, Path]:
     replaced = [*job.replaced.objects, *job.replaced.python]
     gpu = [] if not job.toolkit else [str(library) for library in job.toolkit.libraries]
     behind = [*_libraries(job), *(device.libraries(base) if replaced else gpu)]
-    archive = _archive(job, of(compiled.archive)) if compiled.archive else []
+    # Weak: what leads changed sources to the base's own comes first.
+    supplied = [str(toolchain.copied(objects[unit], ["--weaken"])) for unit in compiled.archive]
+    archive = _archive(job, supplied) if supplied else []
     wrapping = ["-Wl,--wrap=GOMP_parallel"] if "thread" in job.sanitize else []
     torch = work / "libtorch.so"
     # The base's libtorch.so is an empty stub that every program links; the fork's holds the operators.

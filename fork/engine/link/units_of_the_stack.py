@@ -60,8 +60,8 @@ def units(job: Job) -> Units:
     bindings = [*_including(job, "bindings", made["python"], "python_symbols.cpp" if job.operators else "")]
     nodes = " ".join(f"NODES({name})" for name in job.replaced.classes)
     rows = " ".join(f"ROWS({name})" for name in job.replaced.rows)
-    module = [*(["FORK_OPERATORS"] if job.operators else []), *([f"FORK_NODES={nodes}"] if nodes else [])]
-    module += [f"FORK_ROWS={rows}"] if rows else []
+    module = ["-DFORK_OPERATORS", f"-I{_autograd(job)}"] if job.operators else []
+    module += [*([f"-DFORK_NODES={nodes}"] if nodes else []), *([f"-DFORK_ROWS={rows}"] if rows else [])]
     lists = "autocast_lists.cpp" if AUTOCAST in job.sources and job.operators else ""
     generated = [
         *_including(job, "autograd", made["autograd"], lists),
@@ -88,7 +88,7 @@ def units(job: Job) -> Units:
     return Units(
         torch=[*generated, *own, *last],
         archive=[_glue(f"{name}_symbols", HIDING) for name in _symbols(job)],
-        module=[*bindings, _glue("module", HIDING, *(f"-D{name}" for name in module))],
+        module=[*bindings, _glue("module", HIDING, *module)],
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork.checkout.release_tree import Text, Tree
-from fork.cpp.definitions import only_bodies
+from fork.cpp.definitions import KEYWORDS, only_bodies
 from fork.cpp.registrations import altered, dropped
 from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
@@ -51,6 +51,7 @@ class Decision:
         for path in headers:
             before = self._tree.start(path) or ""
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
+        self._words -= KEYWORDS  # a symbol of a type alone, as that of `void ()`, ends with one
         for path, text in changed.items():
             self._add(self._tree.text(path, text), CHANGED)
         including = self._tree.includers(headers)
@@ -130,7 +131,8 @@ class Decision:
             for _, head in dropped(text.before or text.after, text.after):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
-                self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=SAYS)
+                says = f"{SAYS}: change a function that this calls"
+                self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 
     def _add_generated(self, names: Set[str]) -> None:
         """What PyTorch's generators write otherwise or names one of these, and the sources that use that."""

@@ -14,6 +14,7 @@ from fork.engine.build import Build
 from fork.engine.compile.device import STAYS
 from fork.engine.compile.workshop import Workshop
 from fork.engine.generate.generated import Generated
+from fork.engine.generate.joined import join
 from fork.engine.generate.lists import of_release
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base
@@ -44,10 +45,9 @@ def replace_sources(
     headers = {path: text for path, text in texts.items() if kind_of(path) is Kind.HEADER}
     own = _headers(base, tree, headers, work, stage)
     made = generated_of(build, tree, texts, stage)
-    libraries = Libraries(base, work, tree.device)
-    before = [work / "headers", *generated(work)]
-    fronts = [own, *before] if headers or made.headers else before, before
-    compilers = [workshop.compiler(front) for front in fronts]
+    libraries = Libraries(base, work, tree.device, tree.namesakes)
+    before = [work / "headers"]
+    compilers = [workshop.compiler(front) for front in ([own, work / "joined", *before], before)]
     search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made)
     sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
@@ -89,10 +89,9 @@ def generated_of(build: Build, tree: Tree, texts: Mapping[str, str], stage: Path
     made = Generated(base, stage, work, build.folder, lists)
     made.refuse_what_would_not_run()
     for path, (_, text) in made.differing.items():
-        if place := base.wheel_path(path) if path.endswith((".h", ".py")) else None:
+        if place := base.wheel_path(path) if path.endswith(".py") else None:
             write(stage, place, text)
-    for path, text in made.headers.items():
-        write(work / "changed", path.removeprefix("aten/src/"), text)
+    join(base, work, stage, made.headers)
     return made
 
 
@@ -105,14 +104,3 @@ def added_entries(build: Build, path: str, start: str, text: str) -> Path | None
         added = {name: entry for name, entry in added.items() if name in own}
     write(file.parent, file.name, "".join(added.values()))
     return file if added else None
-
-
-def generated(work: Path) -> list[Path]:
-    """Where the headers of the operators lie that the stack adds, of ATen those in ATen/ops alone."""
-    made, link = work / "generated", work / "operators/ATen/ops"
-    if not (made / "aten").is_dir():
-        return []
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink():
-        link.symlink_to(made / "aten/ops")
-    return [link.parents[1], made / "merged", made / "autograd"]

@@ -16,8 +16,6 @@ from fork.engine.wheel.base import PACKAGES, Base
 # into a file of the fork does not reach the base.
 BINARY = re.compile(r"\.(so|a|pyc)(\.[\d.]+)?$|^[^.]+$")
 
-OPERATOR_INCLUDE = re.compile(r"^#include <ATen/ops/\w+\.h>$", re.MULTILINE)
-
 
 def copy(base: Base, site: Path, store: Path) -> None:
     """Links the base's packages into `site`: its binaries themselves, and of all else the copies in `store`."""
@@ -105,25 +103,6 @@ def write(site: Path, path: str, text: str | bytes) -> None:
     part.unlink(missing_ok=True)
     part.write_bytes(text.encode(errors="surrogateescape") if isinstance(text, str) else text)
     part.replace(target)
-
-
-def install_headers(site: Path, generated: Path) -> None:
-    """Adds the generated per-operator headers, and their includes to the headers that list every operator."""
-    include = "torch/include/ATen/"
-    for header in sorted((generated / "aten/ops").glob("*.h")):
-        write(site, include + "ops/" + header.name, header.read_bytes())
-    for header in sorted((generated / "merged/ATen").glob("*.h")):
-        write(site, include + header.name, header.read_bytes())
-    for header in sorted((generated / "aten").glob("*.h")):
-        listing = site / include / header.name
-        if not listing.is_file():
-            continue
-        base = listing.read_text()
-        present = OPERATOR_INCLUDE.findall(base)
-        added = [line for line in OPERATOR_INCLUDE.findall(header.read_text()) if line not in present]
-        if present and added:
-            end = base.rindex(present[-1]) + len(present[-1])
-            write(site, include + header.name, base[:end] + "".join(f"\n{line}" for line in added) + base[end:])
 
 
 def install_stubs(site: Path, generated: Path) -> None:

@@ -1,0 +1,57 @@
+"""The headers that PyTorch's generators write, as all code has them: the base's, with what changes and is added."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from fork.cpp.scan import scan
+from fork.cpp.slices import pieces, without
+from fork.engine.wheel import disk
+from fork.engine.wheel.base import Base
+
+ATEN, OPS, AUTOGRAD = "aten/src/ATen/", "aten/src/ATen/ops/", "torch/csrc/autograd/generated/"
+GUARD = re.compile(r"^#if.*\n#error(?:.*\\\n)*.*\n#endif\n", re.MULTILINE)
+LINE = re.compile(r"^ *# *(?:include|pragma|define)\b.*\n?", re.MULTILINE)
+
+
+def join(base: Base, work: Path, stage: Path, changed: Mapping[str, str]) -> Path:
+    """The folder of those that differ from the base's, which the fork ships too; `changed` has some by their paths."""
+    folder, wanted = work / "joined", set[Path]()
+    added = {path: file.read_text() for path, file in _added(work / "generated").items()}
+    for path in sorted({*added, *changed}):
+        shipped = base.wheel_path(path) or (base.new_path(path) if path.startswith(OPS) else None)
+        if shipped is None and path not in changed:
+            continue  # what includes it has it beside
+        before = base.read(path) or ""
+        text = joined(changed.get(path, before), added.get(path, ""))
+        if text == before:
+            continue
+        file = folder / path.removeprefix("aten/src/")
+        wanted.add(file)
+        if not file.is_file() or file.read_text() != text:
+            disk.write(file.parent, file.name, text)
+        if shipped:
+            disk.write(stage, shipped, text)
+    for file in [file for file in folder.rglob("*.h") if file not in wanted]:
+        file.unlink()
+    return folder
+
+
+def joined(theirs: str, ours: str) -> str:
+    """A header with what another one of its name has and it lacks."""
+    if not theirs or not ours:
+        return theirs or ours
+    same = [piece for piece in pieces(ours) if ours[piece.start : piece.end] in theirs]
+    rest = LINE.sub(lambda line: "" if line[0].strip() in theirs else line[0], without(ours, same))
+    lines = [line.rstrip() for line in GUARD.sub("", scan(rest).plain).splitlines() if line.strip()]
+    more = len(same) < len(pieces(ours)) or any(map(LINE.match, lines))
+    return "\n".join([theirs, *lines, ""]) if more else theirs
+
+
+def _added(generated: Path) -> dict[str, Path]:
+    """What is generated of the operators that the stack adds alone, by its path in PyTorch."""
+    files = [file for folder in ("aten", "aten/ops") for file in (generated / folder).glob("*.h")]
+    aten = {f"{ATEN}{file.relative_to(generated / 'aten')}": file for file in files}
+    return aten | {f"{AUTOGRAD}{file.name}": file for file in (generated / "autograd" / AUTOGRAD).glob("*.h")}
