@@ -28,7 +28,10 @@ class Refusal(Enum):
     NO_AUTOGRAD_KERNEL = (
         "{place} changes {name}, whose autograd kernel PyTorch does not generate: what the entry says would not run"
     )
-    GENERATED = "{template}, of which PyTorch's build generates code, includes {headers}: change a source instead"
+    GENERATED = (
+        "{template}, of which PyTorch's build generates code, includes {headers}, where more changes than functions "
+        "and new names, which concerns all of that code: leave fields, virtual functions and aliases as they are"
+    )
     LATE_LIBRARY = "{path} is of {library}, which is loaded after the fork's libraries and takes their place"
     NO_NVCC = (
         "{path} changes code of the GPU, which nvcc has to compile, and CUDA is {cuda}: "

@@ -10,7 +10,8 @@ from enum import Enum
 
 SOURCES, KERNEL, HEADERS = (".cpp", ".cc", ".c"), ".cu", (".h", ".hpp", ".cuh")
 # What the libraries of a wheel are made of; templates of generated sources lie among it.
-LIBRARIES = ("aten/src/", "c10/", "torch/csrc/", "torch/nativert/", "torch/headeronly/", "caffe2/")
+FOLDERS = ("aten/src/", "c10/", "torch/csrc/", "torch/nativert/", "torch/headeronly/", "caffe2/")
+LIBRARIES = (*FOLDERS, "torch/library.h", "torch/custom_class.h", "torch/custom_class_detail.h")
 
 
 # Of a path without a kind.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -131,6 +131,14 @@ class Tree:
     def elsewhere(self, path: str) -> bool:
         """Whether no library of such a wheel has what this file would become."""
         return bool(ELSEWHERE.search(path)) or (not self.device and on_device(path))
+
+    def namesakes(self, path: str) -> int:
+        """How many sources of such a wheel have the name of one that it need not have."""
+        return self._names[PurePosixPath(path).name] if self.elsewhere(path) else 0
+
+    @cached_property
+    def _names(self) -> Counter[str]:
+        return Counter(PurePosixPath(path).name for path in self.texts if not self.elsewhere(path))
 
     def includers(self, headers: Iterable[str]) -> list[str]:
         """The files that include one of these headers, or a header that does, and the headers themselves."""

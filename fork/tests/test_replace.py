@@ -209,6 +209,12 @@ int pointed(int a) { return a + 14; }
 }
 
 
+# Of the same name as a source that the library has.
+NO_LIBRARY_HAS = {
+    f"{FOLDER}/xpu/Two.cpp": "#include <ATen/native/Shared.h>\n#error\nint other() { return small(1); }\n"
+}
+
+
 class Small:
     """The base, its checkout, and what is put in front of it."""
 
@@ -219,7 +225,7 @@ class Small:
     ) -> None:
         self.folder, self.link, self.bindings = folder, link, bindings or {}
         self.sources = {**sources, **self.bindings}
-        self.tree = committed(folder / "tree", {**UPSTREAM, **self.sources})
+        self.tree = committed(folder / "tree", {**UPSTREAM, **self.sources, **NO_LIBRARY_HAS})
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
@@ -312,7 +318,12 @@ class Small:
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
         compilers = [Compiler(Flags(self.base, work, {"DEFAULT": ()}, front, [])) for front in fronts]
         search = Search(
-            tree, Libraries(self.base, work, tree.device), compilers[0], compilers[1], limit, NOTHING_GENERATED
+            tree,
+            Libraries(self.base, work, tree.device, tree.namesakes),
+            compilers[0],
+            compilers[1],
+            limit,
+            NOTHING_GENERATED,
         )
         return search, {path: text for path, text in changed.items() if path.endswith((".cpp", ".c"))}, headers, texts
 
@@ -425,7 +436,7 @@ REFUSED = {
     ),
     "a registration's own text": (
         {START: ('starts", handler', 'starts", nullptr')},
-        f"Start.cpp:4 `{REGISTERS_ONE}` can be registered only once, and the branch changes what it registers",
+        f"Start.cpp:4 `{REGISTERS_ONE}` can be registered only once, and the branch changes what it registers: change",
     ),
     "what starts": (
         {f"{FOLDER}/Hook.cpp": ("a + 5", "a + 6")},
@@ -499,7 +510,8 @@ def test_cuda_off_leaves_the_code_of_the_gpu(calling: str, tmp_path: Path, capsy
     shared = shared.replace("template <typename T> T twice", f"{calling}template <typename T> T twice")
     both = Small(tmp_path, sources={**SOURCES, SHARED: shared, kernel: text})
     write(both.base.site, {"torch/version.py": "cuda: str = '13.0'\n"})
-    words = (*FLAGS[2:], "-shared", "-x", "c++", "-I", both.tree / "aten/src", both.tree / kernel)
+    # Its inline functions are exported, as nvcc leaves them.
+    words = (FLAGS[2], "-shared", "-x", "c++", "-I", both.tree / "aten/src", both.tree / kernel)
     compiled(*words, "-o", both.library.with_name("libtorch_cuda.so"))
     here, whole, told = both.change({SHARED: ("a + 10", "a + 13")})
     assert here == whole and {line.partition(" ")[0] for line in told} == {TWO, THREE}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,9 +89,15 @@ class Held:
 
 
 class Libraries:
-    """The libraries of a base whose sources a branch can change; without `gpu`, those for the GPU stay as they are."""
+    """The libraries of a base whose sources a branch can change; without `gpu`, those for the GPU stay as they are.
 
-    def __init__(self, base: Base, work: Path, gpu: bool = True) -> None:
+    `namesakes` tells how many sources that are of a library for sure have the name of one that may be of none.
+    """
+
+    def __init__(
+        self, base: Base, work: Path, gpu: bool = True, namesakes: Callable[[str], int] = lambda path: 0
+    ) -> None:
+        self._namesakes = namesakes
         self._stays = () if gpu else tuple(name for name in NAMES + LATE if "cuda" in name)
         self._paths = [path for name in NAMES + LATE if (path := base.torch / "lib" / name).is_file()]
         self._base, self.work = base, work
@@ -129,13 +135,15 @@ class Libraries:
         fresh = sorted((wanted | quiet) - self._asked)
         self._asked.update(fresh)
         for row in self._ask(fresh):
-            if row[0] != "place" or row[2].rpartition("/")[2] not in self._stays:
+            # What those export too that stay is for themselves: no other library is linked with them.
+            if row[0] not in ("place", "symbol") or row[2].rpartition("/")[2] not in self._stays:
                 self._known.add(row)
         return self._known
 
     def has_source(self, path: str) -> bool:
         """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""
-        return any(self.count(path, ending) for ending in ENDINGS)
+        others = self._namesakes(path)
+        return any(self.count(path, ending) > others for ending in ENDINGS)
 
     def late(self, path: str) -> str:
         """The library of a source that the base loads when it is first used, if it is of such a one alone."""
