@@ -169,7 +169,8 @@ struct Kernel {
 
   // Runs f for `count` matrices from `first`, cut into `groups` of rows and
   // `parts` of keys. f adds up rows of `result`. Where there are parts, each
-  // has sums of its own.
+  // has sums of its own. A part of all matrices comes before the next: heads
+  // lie side by side, and few rows take most of their time to reach memory.
   template <typename F>
   void run_tasks(
       const F& f,
@@ -276,7 +277,8 @@ struct Forward : Kernel<scalar_t, operand_t> {
         matrices, ceil_div(m, kGroupRows), ceil_div<int64_t>(m, 32), threads);
     const int64_t items = matrices * groups;
     const int64_t most = items < threads ? Base::most_parts(e) : 1;
-    const int64_t parts = pieces(items, 1, most, threads);
+    const int64_t parts =
+        in_place ? ceil_div(n, kKeys) : pieces(items, 1, most, threads);
     Base::run_tasks(*this, output_, e, 0, matrices, groups, parts, threads);
   }
 
@@ -362,8 +364,7 @@ struct Backward : Kernel<scalar_t, operand_t> {
         grad_v_(grads.grad_v) {}
 
   // Every thread takes whole matrices, as many as every other. The keys of
-  // those that are left are cut into parts. So are those of few rows: most of
-  // their time goes into new memory, where heads lie side by side.
+  // those that are left are cut into parts, and those of few rows always.
   void run() const {
     const int64_t threads = useful_threads(4. * matrices * m * n * (d + e));
     const int64_t whole = in_place ? 0 : matrices / threads * threads;
