@@ -33,7 +33,7 @@ QUIET_MEMBER = re.compile(
     r"\b(?:virtual|override|final|operator|friend|using|typedef|template|auto|decltype|struct|class|enum|union)\b"
     r"|[~#]|\)[\w\s]*="
 )
-FUNCTION = re.compile(r"[\w:&*<>,\s]*?[\s&*>](\w+)\s*\([^{}]*?\)[\w\s]*(?:;|\{.*\}$)")
+FUNCTION = re.compile(r"[\w:&*<>,\s]*?[\s&*>](\w+)\s*\([^{}]*?\)[\w\s&]*(?:;|\{.*\}$)")
 MoreOf = Callable[[str, bool], set[str] | None]
 
 

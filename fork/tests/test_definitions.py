@@ -292,6 +292,7 @@ enum class Kind : int { One, Two };
         ("  virtual", "  static int more();\n  virtual", {"more"}),
         ("return a_;", "return a_ + 1;", {"count", "size"}),
         ("fixed(int a = 1)", "fixed(int a, int b)", {"fixed"}),
+        ("  virtual", "  Node&& moved(int a) && {\n    return take();\n  }\n  virtual", {"moved"}),
         ("return 1;", "return 2;", None),
         ("  virtual", "  Node();\n  virtual", None),
         ("  virtual", "  bool operator==(int a);\n  virtual", None),
