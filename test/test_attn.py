@@ -451,7 +451,8 @@ def run_document(kinds: type | tuple[type, ...] = ast.stmt) -> types.ModuleType:
     tree.body = [statement for statement in tree.body if isinstance(statement, kinds)]
     # Dynamo imports the modules of the functions that it meets.
     module = sys.modules["attn_gradient"] = types.ModuleType("attn_gradient")
-    exec(compile(tree, str(DOCUMENT), "exec"), vars(module))
+    with torch.enable_grad():  # the first who asks may be a backward
+        exec(compile(tree, str(DOCUMENT), "exec"), vars(module))
     return module
 
 
