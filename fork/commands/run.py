@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     site = base.site if build is None else make(build) if build.stale() else build.site
     sys.stdout.flush()
     before = args.typed[: len(args.typed) - len(args.words)]
-    # Resolved, so that a build that finishes meanwhile does not change what the command imports.
-    variables = CRASHES | environment(site.resolve(), folder / "python", build.sanitize if build else ())
+    variables = CRASHES | environment(site, folder / "python", build.sanitize if build else ())
     variables[COMMAND] = shlex.join(["python", "-m", "fork", *before, "--"])
     try:
         os.execve(program, words, variables)

@@ -89,6 +89,9 @@ def environment(fork_site: Path, python: Path, sanitize: Sequence[str] = ()) -> 
 
     It lacks what the fork was compiled with: a program that compiles, such as Inductor, goes by its own.
     """
+    # A build that finishes meanwhile does not change what is imported; and by the path, which no other build has,
+    # Inductor's caches tell what they compiled with this one's headers.
+    fork_site = fork_site.resolve()
     path = os.pathsep.join(filter(None, [str(START), str(fork_site), os.environ.get("PYTHONPATH", "")]))
     search = os.pathsep.join([str(python.parent), os.environ.get("PATH", "")])
     kept = {name: value for name, value in os.environ.items() if name not in toolchain.VARIABLES}

@@ -42,6 +42,15 @@ def test_the_fork_comes_first_and_nothing_is_said(environment: Path) -> None:
     assert started(environment, TORCH_FORK=str(environment / "site")) == ("base\n", [])
 
 
+def test_each_build_has_a_path_of_its_own(environment: Path) -> None:
+    """By which caches, such as Inductor's, tell what they have compiled with its headers from what with another's."""
+    first = (environment / "fork").rename(environment.resolve() / "site-1")
+    (environment / "fork").symlink_to(first.name)
+    printed, _ = started(environment, "import torch; print(torch.__file__)")
+    assert printed == f"fork\n{first}/torch/__init__.py\n"
+    assert forks.environment(environment / "fork", Path(sys.executable))["TORCH_FORK"] == str(first)
+
+
 def test_a_fork_that_is_gone(environment: Path) -> None:
     (environment / "fork/fork.json").unlink()
     printed, said = started(environment)

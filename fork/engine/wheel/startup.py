@@ -15,7 +15,8 @@ def choose(site: str, base: str) -> None:
     elif not os.path.isfile(os.path.join(site, "fork.json")):
         sys.meta_path.insert(0, Warn(f"the fork in {site} is gone, so this is the installed torch"))
     else:
-        sys.path.insert(0, site)
+        # By a path that no other build has: caches, such as Inductor's, tell what they compiled by it.
+        sys.path.insert(0, os.path.realpath(site))
         if not os.path.isdir(base):
             name = os.path.basename(base).rpartition(".")[0]
             sys.meta_path.insert(0, Warn(f"pip has replaced {name}, and this is still the fork of it in {site}"))
