@@ -26,6 +26,7 @@ NEW = "aten/src/ATen/native/ThriceSinc.cpp"
 MEDIAN = "aten/src/ATen/native/MedianMine.cpp"
 DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
+PREFIX = "torch/csrc/inductor/cpp_prefix.h"
 ONLY_THERE = "aten/src/ATen/native/mkldnn/OnlyThere.h"  # a header of the checkout that no wheel has
 # PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
 SOURCES = {
@@ -72,7 +73,7 @@ at::Tensor sinc_backward(const at::Tensor& grad, const at::Tensor& self) {
 def module_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = bases.installed()
     lists = {path: base.read(path) or "" for path in (NATIVE_FUNCTIONS, DERIVATIVES)}
-    headers = {DECLARED: base.read(DECLARED) or ""}
+    headers = {path: base.read(path) or "" for path in (DECLARED, PREFIX)}
     tree = committed(tmp_path_factory.mktemp("replace") / "tree", {**UPSTREAM, **SOURCES, **lists, **headers})
     git(tree, "switch", "--quiet", "--create", "mine")
     return tree
@@ -366,3 +367,17 @@ with torch.autocast("cpu"):
     print(torch.is_nonzero(torch.ones(1)))
 """
     assert python(tree, code).splitlines() == ["7 True", "False"]
+
+
+def test_a_header_that_inductor_compiles_with(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library has it. What was compiled with an earlier one, which caches below TMPDIR keep, runs no longer."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code = "import torch; print(torch.compile(lambda: torch.rand(8))().max().item())"
+    drawn = re.search(r"inline float normalized_rand_cpu.*?\{\n(.*?)\n", (tree / PREFIX).read_text(), re.DOTALL)
+    assert drawn
+    line = drawn[1]
+    for number in ("0.25f", "0.5f", "0.25f"):
+        edit(tree, PREFIX, line, line := f"  return {number};")
+        assert build(tree) == 0
+        assert python(tree, code) == number.rstrip("f")
+        assert python(tree, code) == number.rstrip("f")
