@@ -309,8 +309,8 @@ def _entries_this_base_takes(build: Build, native: Path) -> Path:
     if not isinstance(kind, Fragment) or not kind.only_if_base_has:
         return native
     served = kind.served(native.read_text(), build.base.read(NATIVE_FUNCTIONS) or "")
-    lost = " and ".join(word for word in kind.only_if_base_has if word not in served)
-    print(f"note     torch {build.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
+    if lost := " and ".join(word for word in kind.only_if_base_has if word not in served):
+        print(f"note     torch {build.base.version} lacks {lost}: {NATIVE_FUNCTIONS} goes without", flush=True)
     disk.write(build.home / "work/served", native.name, served)
     return build.home / "work/served" / native.name
 

@@ -98,6 +98,10 @@ def test_a_plan_lists_what_is_compiled_and_makes_no_fork(tmp_path: Path, tool: T
         assert f"{line}\n" in said
     assert f"left out {softclip.INSIDE}: " in said and f"compile  {softclip.INSIDE}" not in said
     assert said.splitlines()[-1].endswith(" s: nothing is compiled or installed")
+    assert "lacks NextYearsDevice: " in said
+    for file in (stack / "stack/series.yaml", stack / softclip.NATIVE):
+        file.write_text(file.read_text().replace("NextYearsDevice", "SparseCPU"))
+    assert "note " not in tool(*words).out
     assert not fork_of(stack).site.exists() and not [*fork_of(stack).home.glob("s*")]
     (stack / softclip.NATIVE).write_text(softclip.FILES[softclip.NATIVE].replace("Tensor self", "Tensr self"))
     assert "native_functions.yaml:1: unrecognized type Tensr" in tool(*words, status=1).err
