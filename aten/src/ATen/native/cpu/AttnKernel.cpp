@@ -19,8 +19,8 @@ using namespace attn_tile;
 // share the tiles of k and v that are loaded for them.
 constexpr int64_t kKeys = 128, kGroupRows = 256;
 
-// Up to so many rows of q, tiles of k and v are read where they lie, and
-// bfloat16 is multiplied as float32. So it is where attn has fewer numbers.
+// For up to so many rows of q, tiles of k and v are read where they lie.
+// bfloat16 is multiplied as float32 then, and where attn has fewer numbers.
 constexpr int64_t kFewRows = 4, kFewNumbers = 512;
 
 // Threads share a matrix in parts of at least as many keys.
@@ -161,10 +161,11 @@ struct Kernel {
     in_place = !packs && m <= kFewRows && d % size == 0 && e % size == 0;
   }
 
-  // How many parts a matrix has at most: their sums take no more than attn.
-  int64_t most_parts(int64_t columns) const {
+  // How many parts of so many keys or more a matrix has at most: their sums
+  // take no more than attn.
+  int64_t most_parts(int64_t keys, int64_t columns) const {
     const int64_t size = columns * sizeof(opmath_t) / sizeof(scalar_t);
-    return ceil_div(n, std::max(kLeastKeys, size));
+    return ceil_div(n, std::max(keys, size));
   }
 
   // Runs f for `count` matrices from `first`, cut into `groups` of rows and
@@ -276,9 +277,10 @@ struct Forward : Kernel<scalar_t, operand_t> {
     const int64_t groups = pieces(
         matrices, ceil_div(m, kGroupRows), ceil_div<int64_t>(m, 32), threads);
     const int64_t items = matrices * groups;
-    const int64_t most = items < threads ? Base::most_parts(e) : 1;
-    const int64_t parts =
-        in_place ? ceil_div(n, kKeys) : pieces(items, 1, most, threads);
+    const int64_t parts = in_place ? Base::most_parts(kKeys, e)
+        : items < threads
+        ? pieces(items, 1, Base::most_parts(kLeastKeys, e), threads)
+        : 1;
     Base::run_tasks(*this, output_, e, 0, matrices, groups, parts, threads);
   }
 
@@ -369,8 +371,8 @@ struct Backward : Kernel<scalar_t, operand_t> {
     const int64_t threads = useful_threads(4. * matrices * m * n * (d + e));
     const int64_t whole = in_place ? 0 : matrices / threads * threads;
     const int64_t rest = matrices - whole, columns = grad_q_ ? d : 0;
-    const int64_t parts = in_place ? ceil_div(n, kKeys)
-        : rest > 0 ? pieces(rest, 1, Base::most_parts(d), threads)
+    const int64_t parts = in_place ? Base::most_parts(kKeys, d)
+        : rest > 0 ? pieces(rest, 1, Base::most_parts(kLeastKeys, d), threads)
                    : 1;
     Base::run_tasks(*this, grad_q_, columns, 0, whole, 1, 1, threads);
     Base::run_tasks(*this, grad_q_, columns, whole, rest, 1, parts, threads);

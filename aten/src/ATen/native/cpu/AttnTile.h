@@ -355,6 +355,7 @@ void row_products(
     Matrix<T> c) {
   using Vec = Vectorized<T>;
   constexpr int size = Vec::size(), columns = size / rows;
+  static_assert(columns > 0);
   T sums[size * size], sums_t[size * size];
   for (int64_t j = 0; j < n; j += columns) {
     Vec sum[size];
@@ -385,9 +386,10 @@ void product_of_rows(
     Matrix<const T> a,
     Matrix<const B> b,
     Matrix<T> c) {
+  constexpr int rows = std::min(4, Vectorized<T>::size());
   int64_t i = 0;
-  for (; i + 4 <= s.m; i += 4) {
-    row_products<T, B, 4>(s.n, s.terms, a.from(i), b, c.from(i));
+  for (; i + rows <= s.m; i += rows) {
+    row_products<T, B, rows>(s.n, s.terms, a.from(i), b, c.from(i));
   }
   for (; i < s.m; i++) {
     row_products<T, B, 1>(s.n, s.terms, a.from(i), b, c.from(i));
