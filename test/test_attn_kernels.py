@@ -290,7 +290,8 @@ class TestAttnKernels(TestCase):
     @parametrize("size", SIZES, name_fn=lambda size: "x".join(map(str, size)))
     def test_errors_against_composition(self, device, dtype, size):
         # Few numbers say little about an error: small inputs are drawn several times.
-        count = 1 + 500 // max(1, size[0] * min(size))
+        numbers = size[0] * min(size)
+        count = 1 + 500 // numbers if numbers else 1
         for scale, keep in itertools.product((0.1, 1.0, 10.0), ((0, 1), (0,), (1,))):
             draws = [make_inputs(*size, dtype, device, scale, x) for x in range(count)]
             for draw in draws:
@@ -600,7 +601,7 @@ class TestAttnKernels(TestCase):
     @onlyCPU
     @dtypes(*DTYPES)
     def test_memory_by_threads(self, device, dtype):
-        """Beside the results: the bytes of attn, four MiB, or 5 * 2^16 numbers for each thread."""
+        """Beside the results: the bytes of attn, four MiB, or 7 * 2^16 numbers for each thread."""
         cases = ((), 1024, 1024), ((64,), 128, 128), ((16,), 512, 512), ((3,), 512, 700)
         for lead, m, n in cases:
             tensors = make_inputs(n, 64, 64, dtype, m=m, lead=lead)
@@ -611,7 +612,7 @@ class TestAttnKernels(TestCase):
             for count, call in itertools.product((1, 2, 4, 16, 64), calls):
                 torch.set_num_threads(count)
                 extra = peak_memory(call) - sum(t.nbytes for t in call())
-                scratch = count * 5 * 2**16 * max(4, dtype.itemsize)
+                scratch = count * 7 * 2**16 * max(4, dtype.itemsize)
                 bound = max(attn.nbytes, 2**22, scratch)
                 self.assertLessEqual(extra, bound, f"{lead}, {count} threads")
 

@@ -108,8 +108,9 @@ THREADS = (1, 2, 3, 8, 16, 64)
 def peaks(guard: ctypes.CDLL) -> None:
     """Bytes beside inputs and results at a peak are few.
 
-    They are those of attn, of the inputs in float32, 4 MiB, or 3 << 16 numbers a thread. Threads that share a matrix
-    have partial sums beside these, of at most attn's size.
+    They are those of attn, of the inputs in float32, 4 MiB, or 3 << 16 numbers a thread, 7 << 16 where products
+    of bfloat16 are packed. Threads that share a matrix have partial sums beside these, of at most attn's size. How much
+    of it is held at once depends on how many of the threads run at once.
     """
     for dtype, (lead, m, n, d, e), threads in itertools.product(
         DTYPES[:4],
@@ -124,8 +125,9 @@ def peaks(guard: ctypes.CDLL) -> None:
         torch.set_num_threads(threads)
         attn = torch.attn(*tensors[:3])[1]
         width = max(4, dtype.itemsize)
+        numbers = (7 if dtype == torch.bfloat16 else 3) << 16
         partial = attn.nbytes if threads > math.prod(lead) else 0
-        scratch = partial + threads * (3 << 16) * width
+        scratch = partial + threads * numbers * width
         most = max(attn.nbytes, 4 << 20, sum(t.numel() for t in tensors[:3]) * width, scratch)
         for call in (lambda t=tensors: torch.attn(*t[:3]), lambda t=tensors, a=attn: backward(t, a)):
             call()
