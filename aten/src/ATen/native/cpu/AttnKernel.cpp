@@ -21,7 +21,12 @@ constexpr int64_t kKeys = 128, kGroupRows = 256;
 
 // For up to so many rows of q, tiles of k and v are read where they lie.
 // bfloat16 is multiplied as float32 then, and where attn has fewer numbers.
-constexpr int64_t kFewRows = 4, kFewNumbers = 512;
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int64_t kFewRows = 4;
+#else
+constexpr int64_t kFewRows = 16;
+#endif
+constexpr int64_t kFewNumbers = 512;
 
 // Threads share a matrix in parts of at least as many keys.
 constexpr int64_t kLeastKeys = 64;
