@@ -76,20 +76,35 @@ def test_a_slice_is_measured_and_merged_into_what_is_there(tmp_path, monkeypatch
     assert "with them, slower (below 0.97) than composition in " in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_what_is_compared_runs_beside_the_same_routes(tmp_path, monkeypatch):
-    """What others leave of malloc's heap counts against none of the columns."""
-    ran = []
+def prepared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The columns of each process that prepares a case from now on."""
+    ran: list[set[str]] = []
     prepare = Worker.prepare
 
-    def prepared(worker, *arguments):
+    def preparing(worker: Worker, *arguments: Any) -> None:
         prepare(worker, *arguments)
         ran.append(set(worker.found))
 
-    monkeypatch.setattr(Worker, "prepare", prepared)
+    monkeypatch.setattr(Worker, "prepare", preparing)
+    return ran
+
+
+def test_what_is_compared_runs_beside_the_same_routes(tmp_path, monkeypatch):
+    """What others leave of malloc's heap counts against none of the columns."""
+    ran = prepared(monkeypatch)
     measure(monkeypatch, "--part", "batches", "--n", "16", "--d", "32", "--out", str(tmp_path))
     compared = [{"composition", "torch.attn", "vmap"}, {"", "generic"}]
     with_pages = [{"composition" + records.PAGES, "torch.attn" + records.PAGES}, {"", "generic" + records.PAGES}]
     assert ran == [*compared, *with_pages, {"", "loop", "SDPA"}] * 4
+
+
+def test_sdpa_of_heads_runs_beside_torch_attn_alone(tmp_path, monkeypatch):
+    """SDPA keeps no attn, so composition in between would cost torch.attn alone."""
+    ran = prepared(monkeypatch)
+    measure(monkeypatch, "--part", "heads", "--n", "77", "--dtype", "float32", "--out", str(tmp_path))
+    assert ran == [{"composition", "torch.attn"}, {"", "generic"}, {records.BESIDE, "SDPA"}] * 2
+    found = Record.read(tmp_path).results[0]
+    assert found.speedup("SDPA") == found.seconds["SDPA"] / found.seconds[records.BESIDE]
 
 
 def test_heads_lie_as_models_hold_them():

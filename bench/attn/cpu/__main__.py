@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from bench.attn.cpu import charts, tables
 from bench.attn.cpu.cases import DTYPES, PARTS, Case, batches, grid, heads, is_quick, other_routes
 from bench.attn.cpu.kinds import BATCHED, CAST, KINDS
-from bench.attn.cpu.processes import OTHERS, SETTINGS, Process, Worker
+from bench.attn.cpu.processes import OTHERS, RIVAL, SETTINGS, Process, Worker
 from bench.attn.cpu.record import FOLDER, PAGES, Record, Result, here, kernels
 from bench.attn.reference import require_attn
 from bench.machine import commit
@@ -49,11 +49,11 @@ def chosen(options: Namespace) -> Iterator[Case]:
 
 def measure(case: Case, processes: Sequence[Process], seconds: float) -> Result:
     used = []
-    for process, (_, columns) in zip(processes, (*SETTINGS, OTHERS), strict=True):
-        others = columns is OTHERS[1]
-        huge = any(column.endswith(PAGES) for column in columns.values())
-        if case.part != "grid" if others else case.has_huge_pages or not huge:
-            process.run(Worker.prepare, case, columns, others)
+    for process, (_, columns) in zip(processes, (*SETTINGS, RIVAL, OTHERS), strict=True):
+        if _serves(columns, case):
+            others = columns in (RIVAL[1], OTHERS[1])
+            every = columns is OTHERS[1] and case.part != "heads"
+            process.run(Worker.prepare, case, columns, others, every)
             used.append(process)
     least = (
         used[0].run(Worker.floor, case) if case.part == "grid" and case.kind in KINDS[:2] and case.n >= 256 else None
@@ -67,6 +67,15 @@ def measure(case: Case, processes: Sequence[Process], seconds: float) -> Result:
         peaks = [process.run(Worker.peaks) for process in used]
         result = dataclasses.replace(result, memory={name: peak for found in peaks for name, peak in found.items()})
     return result
+
+
+def _serves(columns: Mapping[str, str], case: Case) -> bool:
+    """Whether a process with these columns has something to time."""
+    if columns is RIVAL[1]:
+        return case.part == "heads"
+    if columns is OTHERS[1]:
+        return case.part in ("batches", "routes") or case.takes(CAST)
+    return case.has_huge_pages or not any(column.endswith(PAGES) for column in columns.values())
 
 
 def medians(processes: Sequence[Process], seconds: float) -> dict[str, float]:
@@ -95,7 +104,7 @@ def row(result: Result) -> str:
 
 def run(cases: Sequence[Case], record: Record, folder: Path, seconds: float, until: float = math.inf) -> list[Result]:
     """Prints a line for each case and keeps its result at once, so that a run that is stopped loses nothing."""
-    processes = [Process(environment) for environment, _ in (*SETTINGS, OTHERS)]
+    processes = [Process(environment) for environment, _ in (*SETTINGS, RIVAL, OTHERS)]
     state, release = commit(), torch.__version__
     results = []
     print(HEADER)

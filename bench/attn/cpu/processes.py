@@ -12,8 +12,9 @@ from typing import TypeVar
 import torch
 
 from bench.attn.cpu.cases import Case, torch_dtype
+from bench.attn.cpu.kinds import CAST
 from bench.attn.cpu.measure import Clock, Floor, Work, in_turns, peak_memory
-from bench.attn.cpu.record import PAGES
+from bench.attn.cpu.record import BESIDE, PAGES
 from bench.attn.cpu.routes import routes, works
 from bench.attn.reference import Attn, runs_kernels
 
@@ -29,8 +30,10 @@ SETTINGS: tuple[tuple[dict[str, str], dict[str, str]], ...] = (
     (SWITCH, {"composition": "composition" + PAGES, "torch.attn": "torch.attn" + PAGES}),
     (GENERIC | SWITCH, {"composition": "", "torch.attn": "generic" + PAGES}),
 )
+# SDPA keeps no attn, so beside it nothing else runs that takes and returns as much memory.
+RIVAL: tuple[dict[str, str], dict[str, str]] = (PLAIN, {"torch.attn": BESIDE, "SDPA": "SDPA"})
 # The process of every other route. What these leave of malloc's heap made its torch.attn up to 1.6 times as slow.
-OTHERS: tuple[dict[str, str], dict[str, str]] = (PLAIN, {"composition": "", "torch.attn": "", "vmap": ""})
+OTHERS: tuple[dict[str, str], dict[str, str]] = (PLAIN, {"composition": "", "torch.attn": "", "vmap": "", CAST: CAST})
 # Threads of OpenMP wait actively for some milliseconds. The next process begins when they sleep.
 PAUSE = 0.01
 
@@ -47,15 +50,15 @@ class Worker:
         self.floors: dict[tuple[str, int], Floor] = {}
         self.others: dict[str, Attn] = {}
 
-    def prepare(self, case: Case, columns: Mapping[str, str], others: bool) -> None:
-        """A route that cannot do this work is named and left out."""
+    def prepare(self, case: Case, columns: Mapping[str, str], others: bool, every: bool) -> None:
+        """Routes of `columns`, or every one that the case takes. One that cannot do this work is named and left out."""
         torch.set_num_threads(case.threads or self.threads)
         torch._dynamo.reset()  # Past its limit of compilations per function, torch.compile would run eagerly.
         if others and not self.others:
             self.others = routes(others=True)
         self.found = {}
         for name, attn in (self.others if others else routes(others=False)).items():
-            if not case.takes(name) or (name not in columns and not others):
+            if not case.takes(name) or (name not in columns and not every):
                 continue
             try:
                 work = works(attn, case)
