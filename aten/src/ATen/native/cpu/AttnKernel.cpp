@@ -296,6 +296,11 @@ struct Forward : Kernel<scalar_t, operand_t> {
       const int64_t j = at.j + c, keys = std::min(kKeys, at.keys - c);
       Right<scalar_t, operand_t> k{k_.at(at.b, j), keys, d};
       Right<scalar_t, operand_t> v{v_.at(at.b, j), keys, e};
+      const int64_t next = std::min(kKeys, at.keys - c - keys);
+      if (!Base::packs && next > 0) {
+        prefetch(k_.at(at.b, j + keys), next, d);
+        prefetch(v_.at(at.b, j + keys), next, e);
+      }
       if (!in_place) {
         k.load_t(tiles.k, tiles.k_t);
         v.load(tiles.v);
