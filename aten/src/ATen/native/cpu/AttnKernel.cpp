@@ -332,8 +332,9 @@ struct Backward : Kernel<scalar_t, operand_t> {
   using opmath_t = at::opmath_type<operand_t>;
   static constexpr bool packs = Base::packs, direct = Base::direct;
   static constexpr int64_t kRows = packs ? 128 : 64; // of a block
-  // Where operands are packed, their rows are packed again for every tile.
-  static constexpr int64_t kTile = packs ? 4 * kKeys : kKeys;
+  // Where operands are packed, their rows are packed again for every tile. Wide
+  // tiles also read attn in longer rows.
+  static constexpr int64_t kTile = (packs ? 4 : 2) * kKeys;
 
   // The arrays of a thread
   struct Tiles {
@@ -408,6 +409,10 @@ struct Backward : Kernel<scalar_t, operand_t> {
       }
       for (int64_t i = 0; i < m; i += kRows) {
         const Block block{at.b, i, j, std::min(kRows, m - i), keys};
+        const int64_t next = std::min(kRows, m - i - block.rows);
+        if (!packs && next > 0) {
+          prefetch(attn_.at(at.b, i + block.rows, j), next, keys);
+        }
         if (has_scores()) {
           grad_scores(tiles, block, v);
         }
