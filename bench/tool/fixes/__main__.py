@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from bench.documents import END, fill, markdown_table
+from bench.documents import END, fill, markdown_table, wrapped
 from bench.machine import ROOT, commit, processor
 from bench.tool.fixes.changes import FIXES
 from bench.tool.fixes.edits import Fix
@@ -24,6 +24,7 @@ from fork.errors import ForkError
 
 GUIDE = ROOT / "guide/changed_sources.md"
 HEAD = ("number", "what was wrong", "what it changes", "before", "build", "with the test")
+OTHERS = " The others: "
 
 
 def tried(branch: Branch, fix: Fix) -> list[str]:
@@ -55,12 +56,22 @@ def written(text: str, rows: Mapping[str, list[str]], where: str) -> str:
     there = text.partition("<!--fixes-->")[2].partition(END)[0]
     lines = (line[2:-2].split(" | ") for line in there.splitlines() if line.startswith("| #"))
     standing = {cells[0]: cells for cells in lines}
-    kept = [fix for fix in FIXES if fix.name not in rows and f"#{fix.number}" in standing]
+    if any(f"#{fix.number}" in standing for fix in FIXES if fix.name not in rows):
+        where = beside(where, " ".join(there.rpartition("|\n")[2].split()), rows)
     listed = [rows.get(fix.name) or standing.get(f"#{fix.number}") for fix in FIXES]
-    if kept and (tools := re.findall(r"tool at \w+", there)):
-        where = f"{where.removesuffix('.')}; {len(kept)} rows of an earlier run, {tools[-1]}."
     table = markdown_table(HEAD, [row for row in listed if row])
-    return fill(text, {"fixes": f"{table}\n{where}"}, GUIDE.name)
+    return fill(text, {"fixes": f"{table}\n{wrapped(where)}"}, GUIDE.name)
+
+
+def beside(where: str, standing: str, rows: Mapping[str, list[str]]) -> str:
+    """Which rows are of this run, and what the others were measured with; runs that have no row any longer go."""
+    new = [f"#{fix.number}" for fix in FIXES if fix.name in rows]
+    if not new:
+        return standing
+    runs = standing.split(OTHERS)
+    last = runs.pop()  # of all that no run before it names
+    earlier = [run for run in runs if not {*re.findall(r"#\d+", run)} <= {*new}]
+    return OTHERS.join([f"{', '.join(new)}: {where}", *earlier, last])
 
 
 def main() -> int:
