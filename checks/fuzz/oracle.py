@@ -283,7 +283,9 @@ def _by_chance(case: Case, name: str, mine: Tensor, context: Context, inputs: Se
 
 
 def _product(a: Tensor, b: Tensor, generator: torch.Generator) -> Tensor:
-    """a @ b, as a batch or matrix by matrix."""
+    """a @ b, as a batch or matrix by matrix, or as the transpose of a product: so its derivatives are turned, too."""
+    if torch.randint(2, (), generator=generator):
+        return (b.mT @ a.mT).mT
     if torch.randint(2, (), generator=generator):
         return a @ b if a.dim() > 2 else (a[None] @ b[None])[0]
     if a.dim() == 2:

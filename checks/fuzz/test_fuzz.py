@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_planted_fault_is_found(wrong: Any, context: str, monkeypatch: pytest.
     assert found is not None
     assert f"context={context!r}" in found or context == "plain"
     assert "Error: " not in found and "check(Case(" in found and len(found.splitlines()) < 10
+
+
+def test_infinities_that_a_library_makes_nan_are_no_fault() -> None:
+    """MKL does so on AMD's processors, by the strides of the other matrix, and composition multiplies turned ones."""
+    normal, one = ("contiguous", "normal"), ("transposed", "infinity")
+    layouts, values = zip(normal, normal, normal, one, normal)
+    sizes = replace(Case(14, 14, 16, 4), leading=(2, 2, 2), dtype="complex128", kind="double gradients")
+    check(replace(sizes, layouts=layouts, values=values))
 
 
 def test_a_fault_of_many_rows_and_threads_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
