@@ -224,14 +224,14 @@ inline bool has_vnni_products() {
 }
 #endif
 
-// Longer sums are added up in parts of as many terms, since they lose accuracy.
-constexpr int64_t kTerms = 128;
-
-// Rows and vectors of c that a product keeps in registers
+// Rows and vectors of c that a product keeps in registers. Longer sums are
+// added up in parts of kTerms, since they lose accuracy.
 #if defined(CPU_CAPABILITY_AVX512)
 constexpr int kRows = 6, kVectors = 4;
+constexpr int64_t kTerms = 128;
 #else
 constexpr int kRows = 6, kVectors = 2;
+constexpr int64_t kTerms = 64;
 #endif
 
 // Of a product: a is (m, terms), b (terms, n) and c (m, n).
