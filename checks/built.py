@@ -1,4 +1,4 @@
-"""The build of this stack's last PR, and how tests run a program on it."""
+"""The build of a state of this stack, the last one if none is named, and how tests run a program on it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fork.engine.wheel import base as bases
 from fork.series import Series
 
 
-def built(cuda: str = "auto", folder: Path = ROOT / "build") -> Path:
-    """The folder to import the last PR's fork from, brought up to date."""
+def built(cuda: str = "auto", folder: Path = ROOT / "build", pr: str | None = None) -> Path:
+    """The folder to import a state's fork from, brought up to date."""
     series = Series.load(ROOT)
-    return make(Build(Buildable(series, series.find()), bases.installed(), cuda, folder))
+    return make(Build(Buildable(series, series.find(pr)), bases.installed(), cuda, folder))
 
 
 def run(
