@@ -56,7 +56,7 @@ int64_t pieces(int64_t count, int64_t least, int64_t most, int64_t threads) {
 }
 
 // Where piece i of `count` begins: multiples of 16.
-int64_t cut(int64_t size, int64_t count, int64_t i) {
+int64_t piece_begin(int64_t size, int64_t count, int64_t i) {
   return std::min(size, ceil_div<int64_t>(size, 16) * i / count * 16);
 }
 
@@ -192,8 +192,8 @@ struct Kernel {
     const int64_t most = packs ? units * 16 : std::min(units * 16, m);
     const bool is_partial = parts > 1 && columns > 0;
     const auto group = [&](int64_t item) {
-      const int64_t i = cut(m, groups, item % groups);
-      const int64_t end = cut(m, groups, item % groups + 1);
+      const int64_t i = piece_begin(m, groups, item % groups);
+      const int64_t end = piece_begin(m, groups, item % groups + 1);
       return Block{first + item / groups, i, 0, end - i, 0};
     };
     const Tile<opmath_t> partial(is_partial * tasks * most, columns);
@@ -204,8 +204,8 @@ struct Kernel {
           const Tile<opmath_t> sums(is_partial || direct ? 0 : most, columns);
           for (const auto task : c10::irange(begin, end)) {
             Block at = group(task % items);
-            at.j = cut(n, parts, task / items);
-            at.keys = cut(n, parts, task / items + 1) - at.j;
+            at.j = piece_begin(n, parts, task / items);
+            at.keys = piece_begin(n, parts, task / items + 1) - at.j;
             const auto to = result.at(at.b, at.i);
             if (is_partial) {
               f.run_block(tiles, at, partial.from(task * most));

@@ -116,7 +116,7 @@ inline Vectorized<float> short_tanh(const Vectorized<float>& x) {
 }
 
 // Number (i, j) lies at data[i * row + j * column]. Most functions want columns
-// side by side.
+// side by side, or panels of them.
 template <typename T>
 struct Matrix {
   T* data = nullptr;
@@ -166,8 +166,8 @@ struct Operand {
   IntArrayRef sizes, strides;
 };
 
-// Brings x (rows, columns) closer: no processor foresees rows of heads, which
-// lie apart.
+// Brings x (rows, columns) closer: rows of heads lie apart, and processors
+// foresee what lies side by side.
 template <typename T>
 void prefetch(Matrix<const T> x, int64_t rows, int64_t columns) {
 #if defined(__GNUC__)
@@ -284,9 +284,11 @@ void block_product(
     add_term(std::integral_constant<int, 0>(), p);
   }
   c10::ForcedUnroll<sums>{}([&](auto i) C10_ALWAYS_INLINE_ATTRIBUTE {
-    Vec total(T(0));
-    c10::ForcedUnroll<chains>{}(
-        [&](auto chain) { total = total + sum[chain][i]; });
+    Vec total = sum[0][i];
+    if constexpr (chains > 1) {
+      c10::ForcedUnroll<chains - 1>{}(
+          [&](auto chain) { total = total + sum[chain + 1][i]; });
+    }
     T* to = c[i / vectors] + i % vectors * size;
     const int64_t left = n - i % vectors * size;
     if (left >= size) {
@@ -410,11 +412,18 @@ void product_of_rows(
   }
 }
 
-// Memory for rows of whole vectors
+// The columns of an operand B that a product takes at once
+template <typename T>
+constexpr int64_t kPanel = kVectors * Vectorized<T>::size();
+
+// Memory for `rows` rows of whole panels. Rows have a line of the cache between
+// them: those that lie a power of two apart take each other's place in it.
 template <typename T>
 struct Tile : Matrix<T> {
   Tile(int64_t rows, int64_t columns)
-      : Matrix<T>{nullptr, round_up<int64_t>(columns, 32)} {
+      : Matrix<T>{
+            nullptr,
+            round_up<int64_t>(columns, 64) + 64 / int64_t{sizeof(T)}} {
     if (rows > 0) {
       // Vectors are read behind the last row.
       const int64_t size = (rows + 1) * this->row * sizeof(T);
@@ -426,6 +435,21 @@ struct Tile : Matrix<T> {
  private:
   DataPtr memory_;
 };
+
+// A tile for `rows` rows in panels, in each of which they follow one another.
+// Rows of heads lie a power of two apart.
+template <typename T>
+Matrix<T> as_panels(Matrix<T> tile, int64_t rows) {
+  // transpose writes 16 columns.
+  return kPanel<T> % 16 == 0 ? Matrix<T>{tile.data, kPanel<T>, rows} : tile;
+}
+
+// Number (i, j) of x, which may be in panels
+template <typename T>
+T* in_panel(Matrix<T> x, int64_t i, int64_t j) {
+  const int64_t begin = j / kPanel<T> * kPanel<T>;
+  return x.from(i, begin).data + j - begin;
+}
 
 // The same numbers in another type
 template <typename To, typename From, int n>
@@ -481,8 +505,34 @@ Matrix<const operand_t> load(
   return copy;
 }
 
-// to (columns, rows) <- x (rows, columns) transposed, with zeros up to a
-// multiple of 16: what lies there may be denormal, which takes time.
+// The same in panels, which x may be where it lies
+template <typename operand_t, typename scalar_t>
+Matrix<const operand_t> load_panels(
+    Matrix<const scalar_t> x,
+    int64_t rows,
+    int64_t columns,
+    Matrix<operand_t> copy) {
+  constexpr int64_t most = kPanel<operand_t>;
+  if constexpr (std::is_same_v<operand_t, scalar_t>) {
+    if (x.row == most && columns == most) {
+      return x;
+    }
+  }
+  copy = as_panels(copy, rows);
+  for (int64_t r = 0; r < rows; r++) {
+    for (int64_t c = 0; c < columns; c += most) {
+      const int64_t n = std::min(most, columns - c);
+      operand_t* to = in_panel(copy, r, c);
+      convert_row(x[r] + c, to, n);
+      std::fill(to + n, to + round_up<int64_t>(n, 16), operand_t(0));
+    }
+  }
+  return copy;
+}
+
+// to (columns, rows), perhaps in panels, <- x (rows, columns) transposed, with
+// zeros up to a multiple of 16: what lies there may be denormal, which takes
+// time.
 template <typename T>
 void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
   constexpr int64_t unit = 16;
@@ -491,12 +541,13 @@ void transpose(Matrix<const T> x, int64_t rows, int64_t columns, Matrix<T> to) {
       const int64_t height = std::min(unit, rows - r);
       const int64_t width = std::min(unit, columns - c);
       if (height == unit && width == unit) {
-        vec::transpose_mxn<T, unit, unit>(x[r] + c, x.row, to[c] + r, to.row);
+        vec::transpose_mxn<T, unit, unit>(
+            x[r] + c, x.row, in_panel(to, c, r), to.row);
         continue;
       }
       for (int64_t j = 0; j < width; j++) {
         for (int64_t i = 0; i < unit; i++) {
-          to[c + j][r + i] = i < height ? x[r + i][c + j] : T(0);
+          in_panel(to, c + j, r)[i] = i < height ? x[r + i][c + j] : T(0);
         }
       }
     }
@@ -555,13 +606,16 @@ struct Right {
       pack(x, rows, columns, tile);
       copy = tile;
     } else {
-      copy = attn_tile::load(x, rows, columns, tile);
+      copy = load_panels(x, rows, columns, tile);
     }
   }
 
   // For products with x.T alone
   void load_t(Matrix<operand_t> tile, Matrix<operand_t> tile_t) {
     const Left read = attn_tile::load(x, rows, columns, tile);
+    if constexpr (kVnni<operand_t> == 1) {
+      tile_t = as_panels(tile_t, columns);
+    }
     load_transposed(read, rows, columns, tile_t);
     copy = tile_t;
   }
