@@ -18,6 +18,9 @@ OBJECT = re.compile(
     r"(?:[\w:]*Regist\w*(?:<[^;{}()]*>)?\s+\w+\s*(?=[({=])|auto\s+\w+\s*=\s*[\w:]*[rR]egist\w*)",
     re.MULTILINE,
 )
+# A constant that is filled by a list, such as one of registrations; and a lambda up to its body.
+TABLE = re.compile(r"^[ \t]*(?:static\s+)?const\s+[\w:]+(?:<[^;{}()=]*>)?\s+\w+\s*(?=[={])", re.MULTILINE)
+LAMBDA = re.compile(r"(?<![\w\])[])\[[\w\s&=,*:]*\]\s*(?:\([^{};]*\))?[\w\s]*(?:->[^{};()]*)?\{")
 IMPL = re.compile(r"\bm\w*\s*\.\s*impl\w*\(\s*([^,;]+)")
 NAME = re.compile(r"fork_left_(\d+)")
 
@@ -75,6 +78,36 @@ def altered(before: str, after: str) -> list[tuple[int, str]]:
     ]
 
 
+def alike(before: str, after: str) -> set[str]:
+    """The registered objects and tables, by name, that both texts fill in the same way, but for what lambdas do."""
+    old, new = _filled(before), _filled(after)
+    return {name for name in new if name and new[name] == old.get(name)} if old[""] == new[""] else set()
+
+
+def _filled(text: str) -> dict[str, list[str]]:
+    """Of each name of an object or table its definitions without the bodies of lambdas, and all directives."""
+    bare = scan(_without_bodies(text))
+    made = {"": [bare.said(one.start, one.end) for one in bare.directives]}
+    for one in (one for pattern in (OBJECT, TABLE) for one in pattern.finditer(bare.code) if bare.outside(one.start())):
+        made.setdefault(one[0].split()[-1], []).append(bare.said(one.start(), _statement(bare.code, one.end())))
+    return {name: said for name, said in made.items() if not name or len(said) == 1}
+
+
+def _without_bodies(text: str) -> str:
+    """A text without what its lambdas do."""
+    code, parts, at = code_of(text), list[str](), 0
+    while found := LAMBDA.search(code, at):
+        parts.append(text[at : found.end()])
+        at = max(closing(code, found.end(), len(code)), found.end())
+    return "".join([*parts, text[at:]])
+
+
+def object_of(head: str) -> str:
+    """What a registration names its object."""
+    found = OBJECT.match(head)
+    return found[0].split()[-1] if found else ""
+
+
 def _heads(text: str) -> Iterator[tuple[int, str]]:
     """Where each kernel and each registration stands, and its words. Those of the base stay that a text lacks."""
     code = code_of(text)
@@ -125,7 +158,7 @@ def _statements(text: str, code: str) -> Iterator[Registration]:
             said = text[found.start() : end].strip().rstrip(";")
             if said.startswith("REGISTER_ALLOCATOR"):  # It opens a namespace, which no function can hold.
                 said = "(void)(" + said.partition(",")[2].removesuffix(")").strip() + ")"
-            head = " ".join(said.split())[:60]
+            head = " ".join(_without_bodies(said).split())[:60]
             yield Registration(found.start(), end, head, f"[[gnu::used]] static void fork_left_() {{ {said}; }}")
 
 

@@ -43,7 +43,8 @@ class Place:
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
     directly, and who of them calls it; who uses variables and vtables by the table; where its libraries, by name, have
-    what they look up; where they have the code of functions, and variables and tables that they hide."""
+    what they look up; where they have the code of functions, and variables and tables that they hide; and the
+    functions that are local to a file."""
 
     exported: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
@@ -54,6 +55,7 @@ class Held:
     slots: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
     variables: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
+    locals: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, row: Sequence[str]) -> None:
         """Takes in one line of the program's, of those about a name."""
@@ -65,6 +67,8 @@ class Held:
             self.slots[name].add((library, int(more[0])))
         elif what == "place":
             self.places[name].add(Place(library, int(more[0]), int(more[1]), frozenset(more[2].split())))
+        elif what == "local":
+            self.locals[name].append(more[0])
         elif what == "variable":
             self.variables[name].add(Place(library, int(more[0]), int(more[1])))
         elif not OTHER_PROJECTS.match(more[0]):
@@ -140,6 +144,10 @@ class Libraries:
                 self._known.add(row)
         return self._known
 
+    def locals_of(self, file: str) -> list[str]:
+        """The functions of a file of the base that no other file sees."""
+        return self.held({f"@{file}"}, ()).locals[f"@{file}"]
+
     def has_source(self, path: str) -> bool:
         """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""
         others = self._namesakes(path)
@@ -195,5 +203,5 @@ BINDINGS = "libtorch_python.so"
 NAMES = ("libtorch_cpu.so", "libc10.so", BINDINGS, "libtorch_cuda.so", "libc10_cuda.so")
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
-OF_A_NAME = ("symbol", "place", "variable", "direct", "calls", "uses", "slot")
+OF_A_NAME = ("symbol", "place", "variable", "local", "direct", "calls", "uses", "slot")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

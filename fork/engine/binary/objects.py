@@ -165,9 +165,9 @@ class Object:
             node.sections.add(name)
         return f"{name}+{symbol.value + addend}".encode()
 
-    def reached(self, start: str, leaves: Callable[[str], bool]) -> set[str]:
-        """The sections that the code of a section leads to, and itself; a name that `leaves` leads out of here."""
-        seen, todo = set(), [start]
+    def reached(self, starts: Iterable[str], leaves: Callable[[str], bool]) -> set[str]:
+        """The sections that the code of these leads to, and they; a name that `leaves` leads out of here."""
+        seen, todo = set(), [*starts]
         while todo:
             name = todo.pop()
             if name in seen or name not in self.nodes:
@@ -177,6 +177,16 @@ class Object:
             todo += node.sections
             todo += [self.where[symbol] for symbol in node.names if symbol in self.where and not leaves(symbol)]
         return seen
+
+    def handed(self, starts: Iterable[str]) -> tuple[set[str], set[str]]:
+        """What code refers to, by its tables too: names, and sections without one."""
+        names, sections, todo = set[str](), set[str](), [*starts]
+        while todo:
+            node = self.nodes[todo.pop()]
+            names |= node.names
+            todo += [one for one in node.sections - sections if not one.startswith(".text")]
+            sections |= node.sections
+        return names, sections
 
     def state_of(self, sections: Iterable[str]) -> list[str]:
         """What can be written to among these sections, by name."""

@@ -20,6 +20,8 @@
 //     The same for a variable or a vtable that is reached through the table.
 //   slot NAME LIBRARY OFFSET
 //     There the linker puts the symbol's address when the process starts.
+//   local @FILE LIBRARY FUNCTION
+//     A function that is local to FILE; told when `@FILE` is among the names.
 //   file NAME LIBRARY
 //     A source that it was made of; told when `*` is among the names.
 //   symbolic LIBRARY
@@ -168,6 +170,10 @@ class Library {
       std::string known = name;
       if (own && type == STT_FUNC) {
         known = std::string("fork.local.") + file + ".." + name;
+        const std::string all = std::string("@") + file;
+        if (names.count(all) != 0) {
+          std::printf("local\t%s\t%s\t%s\n", all.c_str(), path_, name);
+        }
       }
       const auto asked = names.find(known);
       if (asked == names.end()) {

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fork.checkout.release_tree import Text, Tree
 from fork.cpp.definitions import KEYWORDS, only_bodies
-from fork.cpp.registrations import altered, dropped
+from fork.cpp.registrations import alike, altered, dropped, object_of
 from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
@@ -127,12 +127,16 @@ class Decision:
     def _add(self, text: Text, why: str) -> None:
         if text.path not in self._sources:
             declared = self._generated.declared if why == NAMES else ()
-            self._sources[text.path] = Source(text, why, self._compiler, declared)
+            # Of a text that is not the release's, or with other macros, lambdas may have other numbers.
+            known = self._tree.known and not self._words
+            same = alike(text.before, text.after) if text.before and known else set()
+            self._sources[text.path] = Source(text, why, self._compiler, declared, alike=same)
             for _, head in dropped(text.before or text.after, text.after):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
                 says = f"{SAYS}: change a function that this calls"
-                self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
+                if object_of(head) not in same:
+                    self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 
     def _add_generated(self, names: Set[str]) -> None:
         """What PyTorch's generators write otherwise or names one of these, and the sources that use that."""

@@ -6,12 +6,25 @@ is known by the name of its source and its own.
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fork.engine.binary.objects import LOCAL, Object, local, plain
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Unit
+from fork.engine.replace.source import Source
+
+# A lambda of an object outside functions; and what runs it, as it is or in a std::function.
+MADE = (
+    r"(?<![\w:>)])(?P<object>(?:(?:\w+(?:\(\))?|\(anonymous namespace\))::)+)"
+    r"\{lambda\((?P<takes>[^{}]*?)\)#(?P<number>\d+)\}"
+)
+LAMBDA = re.compile(
+    rf"(?P<front>std::_Function_handler<.*, )?{MADE}(?P<runs>::_FUN|::operator\(\)|>::_M_invoke)\([^{{}}]*"
+)
+KEY = ("front", "object", "number", "runs")
 
 
 def file_of(unit: Unit) -> str:
@@ -19,24 +32,64 @@ def file_of(unit: Unit) -> str:
     return unit.path.rpartition("/")[2] + (f".{unit.capability}.cpp" if unit.capability else "")
 
 
-def named(made: Path, unit: Unit) -> Path:
-    """The same object with a second name for each of its local functions."""
+def lambdas(own: Collection[str], source: Source, there: Collection[str]) -> dict[str, str]:
+    """Of an object's local functions those that are lambdas, with the base's names of the same lambdas.
+
+    Compilers number them by their order in the text of an object or table, which a change of their bodies leaves as it
+    is. Some count all of it, and others those of the same arguments. So the names alone may be those of others: both
+    sides must have each number from the first to the last, once, and for the same arguments.
+    """
+    said, known = ({name: source.original(name) for name in names} for names in (own, there))
+    numbers, others = _numbers(said.values()), _numbers(known.values())
+    found = defaultdict[tuple[str | None, ...], list[str]](list)
+    for name in there:
+        if one := LAMBDA.fullmatch(known[name]):
+            found[one.group(*KEY)] += [name] if plain(name) == name else []
+    pairs: dict[str, str] = {}
+    for name in own:
+        one = LAMBDA.fullmatch(said[name]) if plain(name) == name else None
+        if one and one["object"].split("::")[-2] in source.alike and len(found[one.group(*KEY)]) == 1:
+            counted, once = numbers[one["object"]], all(len(takes) == 1 for takes in numbers[one["object"]].values())
+            if counted == others[one["object"]] and once and sorted(counted) == [*range(1, len(counted) + 1)]:
+                pairs[name] = found[one.group(*KEY)][0]
+    return pairs
+
+
+def _numbers(names: Iterable[str]) -> dict[str, dict[int, set[str]]]:
+    """Which lambdas each object has: by number, what they take; without the arguments of templates, which GCC has
+    written in several ways."""
+    found = defaultdict[str, dict[int, set[str]]](lambda: defaultdict(set))
+    for one in (one for name in names for one in re.finditer(MADE, name)):
+        takes = one["takes"]
+        while takes != (takes := re.sub(r"<[^<>]*>", "", takes)):
+            pass
+        found[one["object"]][int(one["number"])].add(takes)
+    return found
+
+
+def named(made: Path, unit: Unit, source: Source, there: Collection[str]) -> Path:
+    """The same object with a second name for each of its local functions; `there` has those of the base's source."""
     one = Object(made)
     counts = Counter(symbol.name for symbol in one.symbols if symbol)
     sections = Counter(one.section_names)
     file = file_of(unit)
+    own = [symbol for symbol in one.symbols if symbol and symbol.binding == LOCAL and not symbol.data]
+    pairs = lambdas([symbol.name for symbol in own], source, there)
     words: list[str] = []
-    for symbol in one.symbols:
-        if symbol is None or symbol.binding != LOCAL or symbol.data or counts[symbol.name] != 1:
+    for symbol in own:
+        if counts[symbol.name] != 1:
             continue
-        section = one.where.get(symbol.name, "")
+        section, name = one.where.get(symbol.name, ""), pairs.get(symbol.name, symbol.name)
         # The compiler numbers lambdas and what it has split, so a name can be that of another in the base.
-        numbered = plain(symbol.name) != symbol.name or "Ul" in symbol.name
+        numbered = plain(symbol.name) != symbol.name or ("Ul" in symbol.name and symbol.name not in pairs)
         if (
             (symbol.name.startswith("_Z") or unit.path.endswith(".c"))
             and section.startswith(".text.")
             and sections[section] == 1
             and not numbered
         ):
-            words += ["--add-symbol", f"{local(file, symbol.name)}={section}:{symbol.value:#x},global,function"]
+            words += [
+                "--add-symbol",
+                f"{local(file, name)}={section}:{symbol.value:#x},global,function",
+            ]
     return toolchain.copied(made, words) if words else made

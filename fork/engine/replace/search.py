@@ -121,7 +121,8 @@ class Search:
                     binds = source.text.before is not None and self._libraries.binds(source.path)
                     # Else a name is another's, too.
                     alone = (source.binds or not source.generated) and self._libraries.files[file_of(unit)] == 1
-                    source.new.append(Object(named(made, unit) if alone else made, binds))
+                    there = self._libraries.locals_of(file_of(unit)) if alone and source.left and source.alike else ()
+                    source.new.append(Object(named(made, unit, source, there) if alone else made, binds))
                     headers |= {*compiler.headers_of(made)}
         refuse_all(problems, UNSEEN)
         for line in submodules.unlike(self._tree.checkout, self._tree.release, headers):

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fork.checkout.release_tree import Text
 from fork.cpp.definitions import concerned, defined
-from fork.cpp.registrations import left
+from fork.cpp.registrations import NAME, left, object_of
 from fork.cpp.scan import code_of
 from fork.engine.binary.objects import GLOBAL, Object, changed_sections, plain, readable
 from fork.engine.compile.compiler import Compiler, Unit
@@ -19,6 +19,7 @@ CHANGED = "changed"
 NAMES = "names a function that a generated header declares otherwise"
 # The names of what no other file sees.
 NODES = re.compile(r"/(?:python_functions_?\w*|Functions|ViewFuncs)\.cpp$")
+LEFT = re.compile(rf"{NAME.pattern}\(\)")
 INTERNAL = re.compile(r"_GLOBAL__N_|L\d+[A-Za-z_]")
 
 
@@ -32,6 +33,7 @@ class Source:
     declared: Collection[str] = ()  # functions that a header declares otherwise
     new: list[Object] = field(default_factory=list)
     old: list[Object | None] = field(default_factory=list)
+    alike: Collection[str] = ()  # the objects and tables that a change of lambdas leaves as they are
     generated: bool = False  # whether PyTorch's generators write it; then this is a part of it
 
     @property
@@ -56,6 +58,11 @@ class Source:
     def left(self) -> list[tuple[int, str]]:
         """The registrations that stay the base's."""
         return self._divided[1]
+
+    def original(self, name: str) -> str:
+        """A symbol's name in words; what a registration holds is named as in the base, by the object."""
+        objects = [object_of(head) for _, head in self.left]
+        return LEFT.sub(lambda found: objects[int(found[1])] or found[0], readable(plain(name)))
 
     @cached_property
     def _divided(self) -> tuple[str, list[tuple[int, str]]]:
@@ -105,7 +112,7 @@ class Source:
             return True
         if self._concerned is None:
             return not self.inherits(section, one)
-        said = readable(plain(symbol[0]))
+        said = self.original(symbol[0])
         return any(word in said for word in self._concerned)
 
     def inherits(self, section: str, one: Object) -> bool:

@@ -28,6 +28,8 @@ from fork.engine.replace.source import Source
 from fork.refusals import Refusal
 
 SAYS = "the branch changes what it registers"
+# What fills variables, and no code can name.
+UNNAMED = ".data"
 # Of a class, whose functions or name it refers to.
 TABLE = re.compile(r"_ZT[VIST]")
 # What is done once, by its name, and what takes the place of what was done before.
@@ -247,7 +249,7 @@ class Trace:
         # What both can write to must be the one in front for all.
         for source, one in self.objects():
             for name in one.defined:
-                if self._foreign(source, one, name, held) and one.state_of(one.reached(one.where[name], leaves)):
+                if self._foreign(source, one, name, held) and one.state_of(one.reached({one.where[name]}, leaves)):
                     differing[one].add(one.where[name])
         return differing, leaves
 
@@ -288,15 +290,21 @@ class Trace:
         sentence, and the functions that would have to jump."""
         for name, section in one.where.items():
             number = NAME.search(name)
-            if not number or int(number[1]) >= len(source.left):
+            # Its lambdas run later, where they are handed on.
+            if not number or int(number[1]) >= len(source.left) or "Ul" in name[number.end() :]:
                 continue
             place, head = source.left[int(number[1])]
-            line, node = source.text.line(place), one.nodes[section]
-            behind = {symbol for symbol in node.names - self.jumps if one.where.get(symbol) in found}
+            line, code = source.text.line(place), {section}
+            filled = {name for name in one.nodes if _is_filled(source, one, name)}
+            if one.reached(code, leaves) & filled:  # What they hold is handed on.
+                code |= {name for name in one.nodes if name.startswith(".text.startup")}
+            names, sections = one.handed(code)
+            behind = {symbol for symbol in names - self.jumps if one.where.get(symbol) in found}
             # What it has called is done; what it has handed on is called later.
-            differs = section in differing or node.sections & found or behind
-            called_then = any(one.where.get(symbol) in found for symbol in node.calls)
-            state = one.state_of(one.reached(section, leaves))
+            differs = {one for one in sections - code if one in (found if one.startswith(".text") else differing)}
+            differs |= behind | code & differing
+            called_then = any(one.where.get(symbol) in found for start in code for symbol in one.nodes[start].calls)
+            state = one.state_of(one.reached(code, leaves) - filled - {UNNAMED})
             if differs or called_then or state:
                 why = SAYS if differs or called_then else f"it uses `{called(state[0].rpartition('.')[2])}`"
                 yield Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why), behind
@@ -317,6 +325,14 @@ class Trace:
         for name in sorted(names & one.defined.keys() & held.exported) if calls else ():
             if one.defined[name].data and one.nodes[one.where[name]].state:
                 yield Refusal.BUILT_AT_START.of(what=say(source, name))
+
+
+def _is_filled(source: Source, one: Object, section: str) -> bool:
+    """Whether a section is a table that is filled as before, and that only registrations read."""
+    own = one.held.get(section, ())
+    users = (name for name, node in one.nodes.items() if section in node.sections or not node.names.isdisjoint(own))
+    alike = identifier(section.rpartition(".")[2]) in source.alike
+    return alike and all(name.startswith(".text.startup") or NAME.search(name) for name in users)
 
 
 def say(source: Source, name: str, place: str = "") -> str:
