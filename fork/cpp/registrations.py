@@ -80,22 +80,23 @@ def altered(before: str, after: str) -> list[tuple[int, str]]:
 
 def alike(before: str, after: str) -> set[str]:
     """The registered objects and tables, by name, that both texts fill in the same way, but for what lambdas do."""
-    old, new = _filled(before), _filled(after)
-    return {name for name in new if name and new[name] == old.get(name)} if old[""] == new[""] else set()
+    (macros, old), (others, new) = _filled(before), _filled(after)
+    return {name for name, said in new.items() if old.get(name) == said} if macros == others else set()
 
 
-def _filled(text: str) -> dict[str, list[str]]:
-    """Of each name of an object or table its definitions without the bodies of lambdas, and all directives."""
-    bare = scan(_without_bodies(text))
-    made = {"": [bare.said(one.start, one.end) for one in bare.directives]}
+def _filled(text: str) -> tuple[list[str], dict[str, str]]:
+    """The directives, and of each object or table what fills it; none whose text a condition divides."""
+    text = re.sub(r"^#line .*\n", "", text, flags=re.MULTILINE)
+    bare, made = scan(_without_bodies(text)), dict[str, list[str]]()
     for one in (one for pattern in (OBJECT, TABLE) for one in pattern.finditer(bare.code) if bare.outside(one.start())):
         made.setdefault(one[0].split()[-1], []).append(bare.said(one.start(), _statement(bare.code, one.end())))
-    return {name: said for name, said in made.items() if not name or len(said) == 1}
+    directives = [scan(text).said(one.start, one.end) for one in scan(text).directives]
+    return directives, {name: said[0] for name, said in made.items() if len(said) == 1 and "#if" not in said[0]}
 
 
 def _without_bodies(text: str) -> str:
-    """A text without what its lambdas do."""
-    code, parts, at = code_of(text), list[str](), 0
+    """A text without what its lambdas do, but for those of macros."""
+    code, parts, at = scan(text).shape, list[str](), 0
     while found := LAMBDA.search(code, at):
         parts.append(text[at : found.end()])
         at = max(closing(code, found.end(), len(code)), found.end())

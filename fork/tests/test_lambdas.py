@@ -22,7 +22,7 @@ from fork.tests.test_replace import FOLDER, Small
 
 pytestmark = pytest.mark.xdist_group("lambdas")
 
-TABLE, SHOWN, COUNTS = (f"{FOLDER}/{name}.cpp" for name in ("Table", "Shown", "Counts"))
+TABLE, SHOWN, COUNTS, CALLS = (f"{FOLDER}/{name}.cpp" for name in ("Table", "Shown", "Counts", "Calls"))
 SOURCES = {
     f"{FOLDER}/Shared.h": """\
 #pragma once
@@ -94,6 +94,18 @@ Registry shows(shown);
 API int read(int a) { return shown[0].pointer(a); }
 } // namespace at::native
 """,
+    CALLS: """\
+#include <ATen/native/Shared.h>
+#define ALONE __attribute__((noinline))
+namespace at::native {
+API int calls(int a) { return a + 13; }
+static Registry called([]() ALONE {
+  const int value = calls(14) + 15;
+  return std::vector<Entry>{{value > 50 ? "more" : "less", [](int a) { return calls(a) + 16; }}};
+}());
+Registry outer({{"outer", nullptr, [](int a) { return calls(a) + 17; }}});
+} // namespace at::native
+""",
     COUNTS: """\
 #include <ATen/native/Shared.h>
 namespace at::native {
@@ -162,6 +174,10 @@ REFUSED = {
     ),
     "what is written to by two": ("a + 12;", "a + count++;", f"{ONCE}it uses `at::native::count`"),
     "of a table that is read": ("a + 11;", "a + 91;", f"{ONCE}it uses `at::native::shown`"),
+    "what was called": ("a + 13", "a + 33", ONCE),
+    "one in one that was called": ("calls(a) + 16", "calls(a) + 86", ONCE),
+    "one that was called": ("+ 15", "+ 25", ONCE),
+    "of an object that other files could name": ("+ 17", "+ 97", ONCE),
     "a macro": (
         "namespace {\nstatic",
         "#undef ADDS\n#define ADDS(name, n) {name, [](int a) { return a - n; }}\nnamespace {\nstatic",
@@ -173,7 +189,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_lambda_that_may_be_another_is_refused(small: Small, name: str) -> None:
     before, after, reason = REFUSED[name]
-    path = next(path for path in (TABLE, SHOWN, COUNTS) if before in SOURCES[path])
+    path = next(path for path in (TABLE, SHOWN, COUNTS, CALLS) if before in SOURCES[path])
     with pytest.raises(ForkError) as error:
         small.change({path: (before, after)})
     assert reason in str(error.value)
@@ -233,4 +249,9 @@ def test_what_a_change_of_lambdas_leaves_alike() -> None:
     assert "table" not in alike(text, text.replace("[](int a) { return a + 1", "[=](int a) { return a + 1"))
     assert "own" in alike(text, text.replace("a + 1;", "a + 2;").replace("a + 6;", "a + 7;"))
     assert not alike(text, f"#define int long\n{text}")
-    assert not alike(f"{text}Registry own(1);\n", f"{text}Registry own(1);\n") & {"own"}
+    assert "own" not in alike(f"{text}Registry own(1);\n", f"{text}Registry own(1);\n")
+    divided = text.replace('ADDS("macro", 20),', '\n#if 1\nADDS("macro", 20),\n#endif\n')
+    assert "table" not in alike(divided, divided)
+    # The lambda of a macro ends where no directive tells.
+    opened = f"#define OPEN [](int a) {{\n{text}\n#define CLOSE }}\n"
+    assert "table" in alike(opened, opened) and "table" not in alike(opened, opened.replace('"first"', '"other"'))

@@ -43,8 +43,7 @@ class Place:
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
     directly, and who of them calls it; who uses variables and vtables by the table; where its libraries, by name, have
-    what they look up; where they have the code of functions, and variables and tables that they hide; and the
-    functions that are local to a file."""
+    what they look up; where they have the code of functions, and variables and tables that they hide."""
 
     exported: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
@@ -55,7 +54,6 @@ class Held:
     slots: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
     variables: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
-    locals: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, row: Sequence[str]) -> None:
         """Takes in one line of the program's, of those about a name."""
@@ -67,8 +65,6 @@ class Held:
             self.slots[name].add((library, int(more[0])))
         elif what == "place":
             self.places[name].add(Place(library, int(more[0]), int(more[1]), frozenset(more[2].split())))
-        elif what == "local":
-            self.locals[name].append(more[0])
         elif what == "variable":
             self.variables[name].add(Place(library, int(more[0]), int(more[1])))
         elif not OTHER_PROJECTS.match(more[0]):
@@ -146,7 +142,7 @@ class Libraries:
 
     def locals_of(self, file: str) -> list[str]:
         """The functions of a file of the base that no other file sees."""
-        return self.held({f"@{file}"}, ()).locals[f"@{file}"]
+        return [row[3] for row in self._ask([f"@{file}"])]
 
     def has_source(self, path: str) -> bool:
         """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""

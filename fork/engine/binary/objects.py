@@ -18,6 +18,8 @@ WRITE, MERGE, STRINGS = 0x1, 0x10, 0x20
 PROGBITS, SYMTAB, RELA, NOBITS, ARRAY, NUMBERS = 1, 2, 4, 8, 14, 18
 # What a compiler appends to the name of a function that it has split, or made a version of.
 PARTS = re.compile(r"\.(?:cold|part|isra|constprop|localalias|lto_priv|_omp_fn|clone)\b.*|\[clone.*")
+# What is no code, or a lambda's that is called where it stands.
+LED = re.compile(r"(?!\.text)|(?!.*(?:_FUNE|_M_invoke|_M_manager)).*Ul")
 # Constants that GCC numbers through the whole file, such as the table of a switch.
 NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
 MAKES = re.compile(r"vtable for torch::autograd::generated::(\w+Backward\w*\d+)")
@@ -178,15 +180,10 @@ class Object:
             todo += [self.where[symbol] for symbol in node.names if symbol in self.where and not leaves(symbol)]
         return seen
 
-    def handed(self, starts: Iterable[str]) -> tuple[set[str], set[str]]:
-        """What code refers to, by its tables too: names, and sections without one."""
-        names, sections, todo = set[str](), set[str](), [*starts]
-        while todo:
-            node = self.nodes[todo.pop()]
-            names |= node.names
-            todo += [one for one in node.sections - sections if not one.startswith(".text")]
-            sections |= node.sections
-        return names, sections
+    def whole(self, code: set[str]) -> set[str]:
+        """Sections of code, with the tables without a name that it has and the lambdas that it calls."""
+        inner = {to for one in code for to in self.nodes[one].sections if LED.match(to)}
+        return code if inner <= code else self.whole(code | inner)
 
     def state_of(self, sections: Iterable[str]) -> list[str]:
         """What can be written to among these sections, by name."""

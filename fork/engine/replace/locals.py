@@ -16,14 +16,12 @@ from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Unit
 from fork.engine.replace.source import Source
 
-# A lambda of an object outside functions; and what runs it, as it is or in a std::function.
+# A lambda of an object outside functions; and what runs it where it is handed on, as it is or in a std::function.
 MADE = (
     r"(?<![\w:>)])(?P<object>(?:(?:\w+(?:\(\))?|\(anonymous namespace\))::)+)"
     r"\{lambda\((?P<takes>[^{}]*?)\)#(?P<number>\d+)\}"
 )
-LAMBDA = re.compile(
-    rf"(?P<front>std::_Function_handler<.*, )?{MADE}(?P<runs>::_FUN|::operator\(\)|>::_M_invoke)\([^{{}}]*"
-)
+LAMBDA = re.compile(rf"(?P<front>std::_Function_handler<.*, )?{MADE}(?P<runs>::_FUN|>::_M_invoke)\([^{{}}]*")
 KEY = ("front", "object", "number", "runs")
 
 
@@ -39,31 +37,22 @@ def lambdas(own: Collection[str], source: Source, there: Collection[str]) -> dic
     is. Some count all of it, and others those of the same arguments. So the names alone may be those of others: both
     sides must have each number from the first to the last, once, and for the same arguments.
     """
-    said, known = ({name: source.original(name) for name in names} for names in (own, there))
-    numbers, others = _numbers(said.values()), _numbers(known.values())
-    found = defaultdict[tuple[str | None, ...], list[str]](list)
-    for name in there:
-        if one := LAMBDA.fullmatch(known[name]):
-            found[one.group(*KEY)] += [name] if plain(name) == name else []
-    pairs: dict[str, str] = {}
-    for name in own:
-        one = LAMBDA.fullmatch(said[name]) if plain(name) == name else None
-        if one and one["object"].split("::")[-2] in source.alike and len(found[one.group(*KEY)]) == 1:
-            counted, once = numbers[one["object"]], all(len(takes) == 1 for takes in numbers[one["object"]].values())
-            if counted == others[one["object"]] and once and sorted(counted) == [*range(1, len(counted) + 1)]:
-                pairs[name] = found[one.group(*KEY)][0]
-    return pairs
+    said = {name: source.original(name) for name in (*own, *there)}
+    counted, others = _numbers(said[name] for name in own), _numbers(said[name] for name in there)
+    ordered = (one for one, found in counted.items() if [*range(1, len(found) + 1)] == sorted(n for n, _ in found))
+    sure = {one for one in ordered if counted[one] == others[one] and one.split("::")[-2] in source.alike}
+    matches = {name: LAMBDA.fullmatch(said[name]) for name in said if plain(name) == name}
+    keys = {name: one.group(*KEY) for name, one in matches.items() if one and one["object"] in sure}
+    counts, base = Counter(keys.get(name) for name in there), {keys[name]: name for name in there if name in keys}
+    return {name: base[keys[name]] for name in own if name in keys and counts[keys[name]] == 1}
 
 
-def _numbers(names: Iterable[str]) -> dict[str, dict[int, set[str]]]:
-    """Which lambdas each object has: by number, what they take; without the arguments of templates, which GCC has
-    written in several ways."""
-    found = defaultdict[str, dict[int, set[str]]](lambda: defaultdict(set))
+def _numbers(names: Iterable[str]) -> dict[str, set[tuple[int, str]]]:
+    """The lambdas of each object: their numbers, and what they take, but for the arguments of templates, in which GCC's
+    releases differ."""
+    found = defaultdict[str, set[tuple[int, str]]](set)
     for one in (one for name in names for one in re.finditer(MADE, name)):
-        takes = one["takes"]
-        while takes != (takes := re.sub(r"<[^<>]*>", "", takes)):
-            pass
-        found[one["object"]][int(one["number"])].add(takes)
+        found[one["object"]].add((int(one["number"]), re.sub("<.*>", "", one["takes"])))
     return found
 
 
@@ -88,8 +77,5 @@ def named(made: Path, unit: Unit, source: Source, there: Collection[str]) -> Pat
             and sections[section] == 1
             and not numbered
         ):
-            words += [
-                "--add-symbol",
-                f"{local(file, name)}={section}:{symbol.value:#x},global,function",
-            ]
+            words += ["--add-symbol", f"{local(file, name)}={section}:{symbol.value:#x},global,function"]
     return toolchain.copied(made, words) if words else made

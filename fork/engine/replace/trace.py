@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from fork.cpp.registrations import NAME
+from fork.cpp.registrations import NAME, object_of
 from fork.engine.binary.libraries import BINDINGS, ENDINGS, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
@@ -290,20 +290,21 @@ class Trace:
         sentence, and the functions that would have to jump."""
         for name, section in one.where.items():
             number = NAME.search(name)
-            # Its lambdas run later, where they are handed on.
-            if not number or int(number[1]) >= len(source.left) or "Ul" in name[number.end() :]:
+            if not number or int(number[1]) >= len(source.left):
                 continue
             place, head = source.left[int(number[1])]
+            if object_of(head) in source.alike and "Ul" in name[number.end() :]:
+                continue  # Its lambdas run later, where it hands them on.
             line, code = source.text.line(place), {section}
             filled = {name for name in one.nodes if _is_filled(source, one, name)}
-            if one.reached(code, leaves) & filled:  # What they hold is handed on.
+            if one.reached(code, leaves) & filled:  # It hands on what they hold.
                 code |= {name for name in one.nodes if name.startswith(".text.startup")}
-            names, sections = one.handed(code)
-            behind = {symbol for symbol in names - self.jumps if one.where.get(symbol) in found}
+            code = one.whole(code)
+            nodes = [one.nodes[name] for name in code]
+            behind = {to for node in nodes for to in node.names - self.jumps if one.where.get(to) in found}
             # What it has called is done; what it has handed on is called later.
-            differs = {one for one in sections - code if one in (found if one.startswith(".text") else differing)}
-            differs |= behind | code & differing
-            called_then = any(one.where.get(symbol) in found for start in code for symbol in one.nodes[start].calls)
+            differs = code & differing or behind or {to for node in nodes for to in node.sections - code} & found
+            called_then = any(one.where.get(to) in found for node in nodes for to in node.calls)
             state = one.state_of(one.reached(code, leaves) - filled - {UNNAMED})
             if differs or called_then or state:
                 why = SAYS if differs or called_then else f"it uses `{called(state[0].rpartition('.')[2])}`"
