@@ -28,8 +28,8 @@ from fork.engine.replace.source import Source
 from fork.refusals import Refusal
 
 SAYS = "the branch changes what it registers"
-# What fills variables, and no code can name.
-UNNAMED = ".data"
+# What fills the tables of a source, all of them, and no code can name.
+UNNAMED, FILLS = ".data", "the branch changes what a table of its source is filled with"
 # Of a class, whose functions or name it refers to.
 TABLE = re.compile(r"_ZT[VIST]")
 # What is done once, by its name, and what takes the place of what was done before.
@@ -307,7 +307,8 @@ class Trace:
             called_then = any(one.where.get(to) in found for node in nodes for to in node.calls)
             state = one.state_of(one.reached(code, leaves) - filled - {UNNAMED})
             if differs or called_then or state:
-                why = SAYS if differs or called_then else f"it uses `{called(state[0].rpartition('.')[2])}`"
+                says = FILLS if differs == {UNNAMED} else SAYS
+                why = says if differs or called_then else f"it uses `{called(state[0].rpartition('.')[2])}`"
                 yield Refusal.REGISTERED_ONCE.of(place=f"{source.path}:{line}", head=head, why=why), behind
 
     def _trace_start(self, source: Source, one: Object, held: Held) -> Iterator[str]:
