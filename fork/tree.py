@@ -118,7 +118,8 @@ PATTERNS = [(kind, re.compile(pattern)) for kind, pattern in RULES]
 ELSEWHERE = re.compile(r"/(?:hip|mps|metal|vulkan|xpu|mtia|miopen|coreml|test|tests|bench|benchmarks?)/")
 # What PyTorch's build has by a setting that no wheel for Linux on x86-64 needs to have: the library tells, too.
 BY_A_SETTING = re.compile(r"/(?:model_tracer|nnapi|xnnpack|kleidiai)/|_(?:xpu|sve)\.(?:cpp|cc)$")
-DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/")  # TorchScript's way to a fuser is libtorch_cpu's
+# TorchScript's way to a fuser is libtorch_cpu's; the generators write sources for the GPU's keys among the others.
+DEVICE = re.compile(r"(?<!/jit/codegen)/(?:cuda|cudnn)/|/(?:Register\w*CUDA\w*|c_shim_cuda)\.cpp$")
 
 
 def kind_of(path: str) -> Kind | None:

@@ -38,8 +38,6 @@ PARTS = {
     "USE_NCCL": "USE_NCCL",
     "USE_C10D_NCCL": "USE_NCCL",
 }
-# What PyTorch's generators make for dispatch keys of the GPU.
-GENERATED = re.compile(r"/Register\w*CUDA\w*\.cpp$")
 # Why a source of the GPU's is left as it is in a base that has it.
 STAYS = "the GPU keeps the base's, as --cuda off asks"
 # A kernel that two libraries have must be each one's own; nvcc says so since 12.8.
@@ -69,7 +67,7 @@ class Device:
         parts = [name for name, setting in PARTS.items() if settings.get(setting) in ("1", "ON")]
         if path in self.bindings:
             return ["USE_CUDA", "USE_CUFILE", *parts]
-        if path in self.listed or DEVICE.search(path) or path.endswith(KERNEL) or GENERATED.search(path):
+        if path in self.listed or DEVICE.search(path) or path.endswith(KERNEL):
             return ["USE_CUDA", "USE_CUFILE", *parts, *DEFINED]
         return []
 
