@@ -48,7 +48,8 @@ DEFINED = (
 # What is hidden is not reached by the table in which a variable of the base can stand.
 HIDING = "-fvisibility=hidden"
 # ATen's kernels are compiled once for each instruction set, and one is chosen when the process starts.
-KERNELS = ("aten/src/ATen/native/cpu/", "aten/src/ATen/native/quantized/cpu/kernels/")
+PLACES = ("native/cpu/", "native/quantized/cpu/kernels/", "UfuncCPUKernel_")
+KERNELS = tuple(f"aten/src/ATen/{place}" for place in PLACES)
 C_STANDARD = "-std=gnu11"
 # What the stack's own code is written in, also where an older base was not.
 STACK_STANDARD = "-std=c++20"
