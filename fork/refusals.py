@@ -29,8 +29,8 @@ class Refusal(Enum):
         "{place} changes {name}, whose autograd kernel PyTorch does not generate: what the entry says would not run"
     )
     GENERATED = (
-        "{template}, of which PyTorch's build generates code, includes {headers}, where more changes than functions "
-        "and new names, which concerns all of that code: leave fields, virtual functions and aliases as they are"
+        "{path}, which PyTorch's build generates, {why}, where something changes that code can use without its name, "
+        "and {cause}"
     )
     LATE_LIBRARY = "{path} is of {library}, which is loaded after the fork's libraries and takes their place"
     NO_NVCC = (

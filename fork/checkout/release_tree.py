@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -140,11 +140,13 @@ class Tree:
     def _names(self) -> Counter[str]:
         return Counter(PurePosixPath(path).name for path in self.texts if not self.elsewhere(path))
 
-    def includers(self, headers: Iterable[str]) -> list[str]:
-        """The files that include one of these headers, or a header that does, and the headers themselves."""
+    def includers(self, headers: Iterable[str], more: Mapping[str, Set[str]] | None = None) -> list[str]:
+        """The files that include one of these headers, or a header that does, and the headers themselves; `more` tells
+        who includes a file of those that are not in the tree."""
         seen, todo = set(headers), list(headers)
         while todo:
-            for path in self._including[todo.pop()]:
+            header = todo.pop()
+            for path in self._including[header] | (more or {}).get(header, set()):
                 if path not in seen:
                     seen.add(path)
                     todo.append(path)
@@ -152,13 +154,20 @@ class Tree:
 
     @cached_property
     def _including(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = defaultdict(set)
-        for file, text in self.texts.items():
-            for name in INCLUDE.findall(text):
-                beside = str(PurePosixPath(file).with_name(PurePosixPath(name).name))
-                for path in {name, f"aten/src/{name}", f"torch/csrc/api/include/{name}", beside}:
-                    found[path].add(file)
-        return found
+        return including_of(self.texts)
+
+
+def including_of(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """Who of these files includes a file, by the paths that its name may mean."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for file, text in texts.items():
+        for name in INCLUDE.findall(text):
+            found[name].add(file)
+            found[f"aten/src/{name}"].add(file)
+            if not name.startswith(("ATen/", "c10/", "torch/csrc/")):
+                found[f"torch/csrc/api/include/{name}"].add(file)
+                found[str(PurePosixPath(file).with_name(PurePosixPath(name).name))].add(file)
+    return found
 
 
 def _safe(there: Scan, line: int) -> int:

@@ -91,8 +91,9 @@ class Slice:
     gone: list[str] = field(default_factory=list)
 
 
-def sliced(before: str, after: str, names: Collection[str] = ()) -> Slice:
-    """Where more differs than functions, types, registrations and rows of Python's methods, both texts are whole."""
+def sliced(before: str, after: str, names: Collection[str] | None = ()) -> Slice:
+    """Without names, of all; where more differs than functions, types, registrations and rows of Python's methods, both
+    texts are whole."""
     before, after = (CLASSES.sub(r"FORK_CLASSES(\1) ", text) for text in (before, after))
     old, new = pieces(before), pieces(after)
     if _rest(before, old) != _rest(after, new):
@@ -104,10 +105,14 @@ def sliced(before: str, after: str, names: Collection[str] = ()) -> Slice:
     concerned = {
         piece
         for piece in (*old, *new)
-        if piece.droppable and piece not in tables[0] + tables[1] and (piece.said not in known or piece.has(names))
+        if piece.droppable and piece not in tables[0] + tables[1]
+        if names is None or piece.said not in known or piece.has(names)
     }
     concerned = _closed(concerned, (*old, *new))
-    fresh = [row for row in rows[1] if row not in rows[0]]
+    used = {word for piece in new if piece not in tables[1] for _, word in piece.words}
+    # Another source has the address of such a table: Python gets its rows again.
+    alone = names is None and used.isdisjoint(table.name for table in tables[1])
+    fresh = [row for row in rows[1] if alone or row not in rows[0]]
     handled = {word for row in fresh for word in re.findall(r"\w+", row)}
     concerned |= {piece for piece in new if piece.name in handled and piece not in tables[1]}
     texts = []

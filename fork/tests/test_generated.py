@@ -117,6 +117,8 @@ def test_a_part_that_names_a_word_or_all() -> None:
     assert sliced(REGISTERED, REGISTERED.replace("// @generated", "// @generated anew")).concerned == []
     macro = REGISTERED.replace("namespace cpu", "#define more\nnamespace cpu")
     assert sliced(REGISTERED, macro).after == macro
+    everything = sliced(REGISTERED, REGISTERED, None).after
+    assert all(word in everything for word in ("int unused", 'm.impl("one"', 'm.impl("two"', "FORK_ROWS {"))
 
 
 def test_rows_of_a_table_of_methods() -> None:
@@ -197,7 +199,7 @@ def test_what_differs(torchgen: Path) -> None:
     edit(torchgen, f"{packaged}/gen_variable_type.py", '    "trace",\n', "")
     text = bases.installed().read(DERIVATIVES) or ""
     found = generated(torchgen, derivatives=text.replace("self: grad * self.sgn()", "self: grad * self.sgn() * 2"))
-    whys = {path.removeprefix(AUTOGRAD).partition(".")[0]: why for path, (_, why) in found.sources(set()).items()}
+    whys = {path.removeprefix(AUTOGRAD).partition(".")[0]: why for path, (_, why) in found.sources(set(), {}).items()}
     names = {name.rstrip("_0123456789"): why.removeprefix("generated: ") for name, why in whys.items()}
     nodes = names.pop("Functions")
     assert nodes.startswith("AbsBackward0")

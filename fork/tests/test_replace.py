@@ -22,6 +22,7 @@ from fork.engine.binary.libraries import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags
+from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
@@ -188,6 +189,7 @@ __attribute__((visibility("default"))) int of_c(int class) {
   return pointed(class) * 2;
 }
 """,
+    SCHEMAS: "#include <ATen/native/Generic.h>\nint defined = inner(1);\n",
     f"{FOLDER}/Hook.cpp": """\
 #include <ATen/native/Shared.h>
 namespace at::native {
@@ -229,10 +231,8 @@ class Small:
         site = folder / "site"
         write(site, {"torch/include/" + path.removeprefix("aten/src/"): text for path, text in sources.items()})
         write(site, {"torch.dist-info/RECORD": "torch/lib,sha256=1,1\n", "torch/lib/empty.cpp": ""})
-        template = "#include <ATen/native/Generic.h>\nint generated() { return inner(1); }\n"
-        unused = "#include <ATen/native/Shared.h>\nint on_phones() { return small(1); }\n"
-        templates = {"Register.cpp": template, "RegisterCodegenUnboxedKernels.cpp": unused}
-        write(site, {"torchgen/packaged/ATen/templates/" + name: text for name, text in templates.items()})
+        template = "torchgen/packaged/ATen/templates/RegisterSchema.cpp"
+        write(site, {template: "#include <ATen/native/Generic.h>\nint generated() { return inner(1); }\n"})
         write(site, {"torch/version.py": "cuda = None\n"})
         self.library = site / "torch/lib/libtorch_cpu.so"
         self.built(sources, self.library)
@@ -330,7 +330,15 @@ class Small:
 
 # What PyTorch's generators write is as it was.
 NOTHING_GENERATED: Any = SimpleNamespace(
-    of="", unlike=set(), declared=set(), headers={}, unshipped=[], kernels={}, definitions="", sources=lambda names: {}
+    of="",
+    unlike=set(),
+    declared=set(),
+    headers={},
+    unshipped=[],
+    kernels={},
+    definitions="",
+    sources=lambda names, whole: {},
+    released={SCHEMAS: "#include <ATen/native/Generic.h>\n"},
 )
 
 
@@ -444,7 +452,7 @@ REFUSED = {
     ),
     "what is generated": (
         {f"{FOLDER}/Inner.h": ("inline int inner", MORE), ONE: ("+ 1;", "+ 77;")},
-        f"Register.cpp, of which PyTorch's build generates code, includes {FOLDER}/Generic.h and so {FOLDER}/Inner.h",
+        f"{SCHEMAS}, which PyTorch's build generates, includes the changed {FOLDER}/Inner.h, where something changes",
     ),
     "a syntax error": ({ONE: ("a * 3", "a * ")}, "One.cpp:4:"),
 }

@@ -77,6 +77,9 @@ int third_backward(int grad);
 int fifth_backward(
     int grad);
 int checked(int a);
+struct Step {{
+  int wide = 0;
+}};
 int undefined(int a);
 inline int same(int a) {{ return a; }}
 }} // namespace torch::autograd::generated::details
@@ -134,7 +137,8 @@ def code(formulas: str) -> tuple[str, str, str]:
             head += f"struct TORCH_API {node} : public Node {{\n  int apply(int grad) override;\n  {saved}\n}};\n"
             nodes += f"int {node}::apply(int grad) {{ return {formula.replace('self', 'self_')} + number - 7; }}\n"
         node = node.replace("Twin", "Fifth")
-        kernels += f"int {name}(int a) {{ return generated::details::checked(run(new generated::{node}, a)); }}\n"
+        made = f"checked(run(new generated::{node}, a)) + Step().wide"
+        kernels += f"int {name}(int a) {{ using namespace generated::details; return {made}; }}\n"
     registered = "".join(f'  m.impl("{name}", torch::autograd::VariableType::{name});\n' for name, _ in found)
     kernels += f"}}\n}}\nnamespace {{\nTORCH_LIBRARY_IMPL(aten, Autograd, m) {{\n{registered}}}\n}}\n"
     return head + "}\n", nodes + "}\n", kernels
@@ -169,7 +173,7 @@ class Base(Small):
         own = work / "changed"
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
         shutil.rmtree(own, ignore_errors=True)
-        write(own, headers)
+        write(own, {path.removeprefix("aten/src/"): text for path, text in headers.items()})
         build: Any = SimpleNamespace(base=self.base, home=self.folder, folder=self.folder / "store")
         differing = generated_of(build, tree, changed, self.folder / "stage")
         released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
@@ -204,6 +208,7 @@ def base(made: Base, monkeypatch: pytest.MonkeyPatch) -> Iterator[Base]:
 
 NODES, KERNELS = f"{GENERATED}Functions.cpp", f"{GENERATED}VariableType_0.cpp"
 ALL = f"{KERNELS} (generated: fifth, half, third and 1 more)"
+LIBRARY, USES = f"{FOLDER}/Library.h", f"includes the changed {DECLARED}"
 EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
     "a hidden formula": (
         [(MANUAL, "grad / by", "grad / by / 2")],
@@ -272,6 +277,20 @@ EFFECTIVE: dict[str, tuple[list[Edit], set[str]]] = {
         ],
         {f"{CHECKED} (changed)", ALL},
     ),
+    "a class that all kernels have": (
+        [(DECLARED, "int wide = 0", "int before = 1;\n  int wide = 2")],
+        {f"{NODES} ({USES})", f"{KERNELS} ({USES})"},
+    ),
+    "a class that a generated header passes on": (
+        [
+            (LIBRARY, "Node() = default;", "Node() = default;\n  int more = 5;"),
+            (f"{FOLDER}/Main.cpp", "node->apply(grad)", "node->apply(grad) + node->more"),
+        ],
+        {
+            f"{FOLDER}/Main.cpp (changed)",
+            *(f"{path} ({USES.replace(DECLARED, LIBRARY)})" for path in (MAKER, NODES, KERNELS)),
+        },
+    ),
     "a function inside a header": (
         [
             (DECLARED, "return a;", "return a + 1;"),
@@ -305,10 +324,6 @@ REFUSED: dict[str, tuple[list[Edit], str]] = {
         ],
         f"{DERIVATIVES}:13 changes copied, whose autograd kernel PyTorch does not generate",
     ),
-    "what a header declares for all code, and is no function": (
-        [(DECLARED, "inline int same", "using Grad = int;\nstruct Half {};\nvoid begin();\ninline int same")],
-        f"Functions.cpp, of which PyTorch's build generates code, includes {DECLARED}, where more changes",
-    ),
 }
 
 
@@ -325,6 +340,8 @@ def test_many_nodes_need_an_option(base: Base) -> None:
     with pytest.raises(ForkError, match="^2 sources have to be compiled.*`--many 2` allows"):
         edit = ("self: half_backward(grad)", "self: half_backward(grad, 3)")
         base.planted((MANUAL, "grad / 5", "grad / 7"), (DERIVATIVES, *edit), limit=1)
+    with pytest.raises(ForkError, match="^4 sources have to be compiled.*`--many 4` allows"):
+        base.planted((DECLARED, "int wide = 0", "int before = 1;\n  int wide = 2"), limit=3)
 
 
 def test_an_entry_that_the_release_has_otherwise(base: Base) -> None:

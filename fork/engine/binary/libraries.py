@@ -102,12 +102,9 @@ class Libraries:
         self._paths = [path for name in NAMES + LATE if (path := base.torch / "lib" / name).is_file()]
         self._base, self.work = base, work
         self.gpu = base.cuda is not None
-        packaged = base.site / "torchgen/packaged"
         # All that PyTorch's generators read: their programs, their templates, and the lists of operators.
         kinds = (".py", ".cpp", ".h", ".yaml", ".ini")
         self.generators = [file for file in (base.site / "torchgen").rglob("*") if file.suffix in kinds]
-        templates = [*packaged.glob("ATen/templates/*.*"), *packaged.glob("autograd/templates/*.*")]
-        self.templates = sorted(file for file in templates if "Unbox" not in file.name)  # those are a phone's alone
         self._known = Held()
         self._asked: set[str] = set()
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())

@@ -30,7 +30,12 @@ PROGRAM = Path(__file__).with_name("whole.py")
 AUTOGRAD = "torch/csrc/autograd/generated/"
 NODES, TAGS = AUTOGRAD + "Functions.h", "aten/src/ATen/native/tags.yaml"
 # What a build compiles or ships; a file with all that its shards have is for readers.
-MADE = re.compile(r"(?!.*Everything\.cpp$|.*RegistrationDeclarations\.h$|.*/templates/).*\.(?:cpp|h|py)$")
+MADE = re.compile(r"(?!.*Everything\.cpp$|.*RegistrationDeclarations\.h$|.*/templates/).*\.(?:cpp|cu|h|py)$")
+# Of lazy tensors' operators: a wheel lacks the list that another generator reads, whose code names what it includes.
+LAZY, TS_NODE = "torch/csrc/lazy/generated/LazyNativeFunctions.cpp", "torch/csrc/lazy/ts_backend/ts_node.h"
+OF_LAZY = re.compile(r"(?:[lL]azy\w*|gen_backend_stubs|[dD]ispatch_?[kK]ey\w*)\.(?:py|cpp|h)$")
+NAMED = re.compile(r'[<"]([\w./${}]+\.(?:cu)?h)[>"]')
+SOURCE = re.compile(r"\.cpp$|\.cu$")
 STRUCT = re.compile(r"^struct TORCH_API (\w+Backward\w*\d+) : .*?^};\n", re.MULTILINE | re.DOTALL)
 WORD, DECLARED = re.compile(r"\w+"), re.compile(r"(?!return\b|static auto op )[^(]*?(\w+)\(")
 KERNEL = re.compile(r"    [\w, ]+: (?:\w+::)*(\w+)")
@@ -92,26 +97,36 @@ class Generated:
                     found[path] = before, after
         return found
 
-    def sources(self, names: Set[str]) -> dict[str, tuple[Text, str]]:
-        """The part of each generated source that differs, or has one of these names or of a node that does; and why."""
-        texts = {path: both for path, both in self.differing.items() if path.endswith(".cpp") and path != SCHEMAS}
+    def sources(self, names: Set[str], whole: Mapping[str, str]) -> dict[str, tuple[Text, str]]:
+        """The part of each generated source that differs, or has one of these names or of a node that does, and those
+        that are `whole`; and why."""
+        texts = {path: (self.released[path], self.released[path]) for path in whole}
+        texts |= {path: both for path, both in self.differing.items() if SOURCE.search(path) and path != SCHEMAS}
         wanted, found = names | self.unlike, dict[str, tuple[Text, str]]()
         for part in ("aten", "autograd") if names else ("autograd",) if wanted else ():
             made = self._released(part)
             for path in made.paths:
-                text = made.read(path) if path.endswith(".cpp") and path not in texts else ""
+                text = made.read(path) if SOURCE.search(path) and path not in texts else ""
                 if any(name in text for name in wanted) and wanted & {*WORD.findall(text)}:
                     texts[path] = text, text
         for path, both in texts.items():
-            own = sliced(*both, wanted)
+            own = sliced(*both, None if path in whole else wanted)
             if own.gone:
                 raise ForkError(Refusal.NO_LONGER_REGISTERED.of(place=self.of, what=f"Python's `{own.gone[0]}`"))
-            if own.before != own.after or own.concerned:
+            if own.before != own.after or own.concerned or path in whole:
                 more = f" and {len(own.concerned) - 3} more" if own.concerned[3:] else ""
                 new = PREFACE.format(rows=Path(path).stem) + USED.sub(r"[[gnu::used]] \g<0>", own.after)
                 why = f"generated: {', '.join(own.concerned[:3]) or 'otherwise'}{more}"
-                found[path] = Text(path, own.before, new), why
+                found[path] = Text(path, own.before, new), whole.get(path, why)
         return found
+
+    @cached_property
+    def released(self) -> dict[str, str]:
+        """The files that the base was made of; of LAZY, what it may include."""
+        files = [file for file in (self.base.site / "torchgen").rglob("*") if OF_LAZY.search(file.name)]
+        names = [TS_NODE, *(name for file in files for name in NAMED.findall(file.read_text()))]
+        made = {path: part.read(path) for part in map(self._released, ("aten", "autograd")) for path in part.paths}
+        return made | {LAZY: "".join(f"#include <{name}>\n" for name in names)}
 
     @cached_property
     def unlike(self) -> set[str]:

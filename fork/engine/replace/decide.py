@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
-from fork.checkout.release_tree import Text, Tree
+from fork.checkout.release_tree import Text, Tree, including_of
 from fork.cpp.definitions import KEYWORDS, only_bodies
 from fork.cpp.registrations import alike, altered, dropped, object_of
 from fork.cpp.scan import code_of
@@ -15,16 +14,22 @@ from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.conditions import lines_not_compiled
 from fork.engine.compile.device import STAYS
-from fork.engine.generate.generated import Generated
+from fork.engine.generate.generated import LAZY, NAMED, TS_NODE, Generated
+from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.replace.headers import HeaderNames, changed_names, generated
 from fork.engine.replace.source import CHANGED, NAMES, Source
 from fork.engine.replace.trace import SAYS
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
-from fork.tree import HEADERS, KERNEL, on_device
+from fork.tree import HEADERS, KERNEL, Kind, kind_of, on_device
 
 # What includes the declarations of all operators.
 LISTING, TENSOR = ("ATen/NativeFunctions.h",), "aten/src/ATen/core/TensorBody.h"
+# Generated sources that are not made again, and why.
+MADE_ONCE = {
+    SCHEMAS: "it defines PyTorch's operators when the process starts, which the base has done already",
+    LAZY: "a wheel lacks the list that it is made of",
+}
 
 
 @dataclass(frozen=True)
@@ -56,28 +61,39 @@ class Decision:
             self._add(self._tree.text(path, text), CHANGED)
         including = self._tree.includers(headers)
         texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in headers}
-        names = changed_names(texts, including, HeaderNames(self._tree.read, self._tree.naming, self._tree.texts))
-        alone = names is not None or all(only_bodies(*both) for both in texts.values())
+        known = HeaderNames(self._tree.read, self._tree.naming, self._tree.texts)
+        names = changed_names(texts, including, known)
         # Every file may include what generated code includes.
-        everywhere = self._included(including)
-        if everywhere and names is None:
-            self._refuse_generated(headers, everywhere)
+        everywhere = self._is_generated(including)
+        written = everywhere and (names is None or generated(names, self._libraries.generators))
+        made = self._generated.released if written else {}
+        more = including_of(made)
+        if written:
+            including = self._tree.includers(headers, more)
+            known.read = lambda path: made.get(path) or self._tree.read(path)  # a generated header may pass one on
+            names = names and changed_names(texts, including, known)
+        alone = names is not None or all(only_bodies(*both) for both in texts.values())
         users = {*including, *(path for name in names or () if everywhere for path in self._tree.naming(name))}
-        reached = {header: {*self._tree.includers([header])} for header in headers}
+        reached = {header: {*self._tree.includers([header], more)} for header in headers}
+        whole: dict[str, str] = {}  # generated sources
         for path in sorted(users):
-            if names is not None and not names & self._words_of(path):
-                continue
             if path in changed or path.endswith(HEADERS):
+                continue
+            if names is not None and (path in made or not names & self._words_of(path)):
                 continue
             header = next((header for header in headers if path in reached[header]), next(iter(headers)))
             why = f"includes the changed {header}"
             if self._stays(path):
                 self._leave(path, why, alone)
+            elif path in MADE_ONCE and self._libraries.has_source(path):
+                self._refuse(Refusal.GENERATED, path=path, why=why, cause=MADE_ONCE[path])
+            elif self._compiles(path) and path in made:
+                whole[path] = why
             elif self._compiles(path):
                 self._add(self._tree.text(path), why)
             elif path.endswith(KERNEL) and self._libraries.gpu:
                 self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
-        self._add_generated(names if everywhere and names and generated(names, self._libraries.generators) else set())
+        self._add_generated(names if written and names else set(), whole)
         refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
         for path in headers:
             if not self._sources.keys() & users and not self._problems:
@@ -94,24 +110,16 @@ class Decision:
             for line, directive in lines_not_compiled(self._compiler, path, before, self._tree.merged(path, text)):
                 print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
 
-    def _included(self, including: Sequence[str]) -> list[tuple[Path, str]]:
-        """The templates of generated code that include one of these files, each with that."""
-        known = {path.removeprefix("aten/src/"): path for path in including}
-        found: list[tuple[Path, str]] = []
-        for template in self._libraries.templates:
-            names = re.findall(r'^\s*#\s*include\s*[<"]([^">]+)', template.read_text(), re.MULTILINE)
-            found += [(template, known[name]) for name in names if name in known]
-        return found
-
-    def _refuse_generated(self, headers: Iterable[str], found: Sequence[tuple[Path, str]]) -> None:
-        """Of the code that PyTorch's build generates, nothing tells where it has what a header defines."""
-        template, path = found[0]
-        way = path if path in headers else f"{path} and so {next(iter(headers))}"
-        self._refuse(Refusal.GENERATED, headers=way, template=template.name)
+    def _is_generated(self, including: Sequence[str]) -> bool:
+        """Whether PyTorch's generators or their templates name one of these files, and so may include it."""
+        names = {TS_NODE, *(name for file in self._libraries.generators for name in NAMED.findall(file.read_text()))}
+        found = re.compile("|".join(re.escape(name).replace(r"\$\{name\}", r"\w+") for name in names))
+        return any(found.fullmatch(path.removeprefix("aten/src/")) for path in including)
 
     def _compiles(self, path: str) -> bool:
         """Whether a file is a source that the base was made of, and for which there is a compiler."""
-        return path.endswith(self._compiler.kinds) and self._libraries.has_source(path)
+        known = path.endswith(self._compiler.kinds) and self._libraries.has_source(path)
+        return known and kind_of(path) is not Kind.INPUT  # a template has the name of what is made of it
 
     def _stays(self, path: str) -> bool:
         """Whether a file is of the base's libraries for the GPU, and those are to stay as they are."""
@@ -138,14 +146,17 @@ class Decision:
                 if object_of(head) not in same:
                     self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 
-    def _add_generated(self, names: Set[str]) -> None:
-        """What PyTorch's generators write otherwise or names one of these, and the sources that use that."""
+    def _add_generated(self, names: Set[str], whole: Mapping[str, str]) -> None:
+        """What PyTorch's generators write otherwise or names one of these, and the sources that use that; with all that
+        is `whole`, each with its reason."""
         compiler = self._compiler.generated(self._generated.unshipped)
-        for path, (text, why) in self._generated.sources(names).items():
+        for path, (text, why) in self._generated.sources(names, whole).items():
             if not self._libraries.has_source(path):
                 print(f"left out {path}: torch {self._compiler.base.version} was built without it", flush=True)
             elif self._stays(path):
                 self._leave(path, why, True)
+            elif not self._compiles(path):
+                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
             else:
                 for _, head in dropped(text.before or "", text.after):
                     self._refuse(Refusal.NO_LONGER_REGISTERED, place=self._generated.of, what=f"`{head}`")
@@ -174,10 +185,11 @@ class Decision:
                 self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=NAMES, cuda=self._compiler.lacking)
 
     def _refuse_many(self) -> None:
+        lines = sum(source.text.after.count("\n") for source in self._sources.values())
         device = sum(path.endswith(KERNEL) for path in self._sources)
         if (count := len(self._sources)) > self._limit:
-            what, minutes = f"{count} source{'s' if count > 1 else ''}", (count * 12 + device * 48) // 60 + 1
-            raise ForkError(Refusal.TOO_MANY.of(what=what, minutes=minutes, count=count))
+            what, seconds = f"{count} source{'s' if count > 1 else ''}", count * 12 + device * 48 + lines // 300
+            raise ForkError(Refusal.TOO_MANY.of(what=what, minutes=seconds // 60 + 1, count=count))
 
     def _refuse(self, refusal: Refusal, **words: object) -> None:
         self._problems.append(refusal.of(**words))
