@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fork.checkout.release_tree import Text, Tree, including_of
@@ -72,27 +72,12 @@ class Decision:
             including = self._tree.includers(headers, more)
             known.read = lambda path: made.get(path) or self._tree.read(path)  # a generated header may pass one on
             names = names and changed_names(texts, including, known)
-        alone = names is not None or all(only_bodies(*both) for both in texts.values())
         users = {*including, *(path for name in names or () if everywhere for path in self._tree.naming(name))}
-        reached = {header: {*self._tree.includers([header], more)} for header in headers}
-        whole: dict[str, str] = {}  # generated sources
-        for path in sorted(users):
-            if path in changed or path.endswith(HEADERS):
-                continue
-            if names is not None and (path in made or not names & self._words_of(path)):
-                continue
-            header = next((header for header in headers if path in reached[header]), next(iter(headers)))
-            why = f"includes the changed {header}"
-            if self._stays(path):
-                self._leave(path, why, alone)
-            elif path in MADE_ONCE and self._libraries.has_source(path):
-                self._refuse(Refusal.GENERATED, path=path, why=why, cause=MADE_ONCE[path])
-            elif self._compiles(path) and path in made:
-                whole[path] = why
-            elif self._compiles(path):
-                self._add(self._tree.text(path), why)
-            elif path.endswith(KERNEL) and self._libraries.gpu:
-                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
+        alone = names is not None or all(only_bodies(*both) for both in texts.values())
+        whole = dict[str, str]()  # generated sources, each with its reason
+        for path, why in self._users(users - changed.keys(), headers, more):
+            if names is None or (path not in made and names & self._words_of(path)):
+                self._add_user(path, why, alone, made, whole)
         self._add_generated(names if written and names else set(), whole)
         refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
         for path in headers:
@@ -101,6 +86,27 @@ class Decision:
         self._refuse_many()
         self._tell_unread({**changed, **headers})
         return Decided(self._sources, self._words)
+
+    def _users(
+        self, users: Set[str], headers: Collection[str], more: Mapping[str, Set[str]]
+    ) -> Iterator[tuple[str, str]]:
+        """The sources among these, each with the header that makes it one."""
+        reached = {header: {*self._tree.includers([header], more)} for header in headers}
+        for path in sorted(path for path in users if not path.endswith(HEADERS)):
+            header = next((header for header in headers if path in reached[header]), next(iter(headers)))
+            yield path, f"includes the changed {header}"
+
+    def _add_user(self, path: str, why: str, alone: bool, made: Collection[str], whole: dict[str, str]) -> None:
+        if self._stays(path):
+            self._leave(path, why, alone)
+        elif path in MADE_ONCE and self._libraries.has_source(path):
+            self._refuse(Refusal.GENERATED, path=path, why=why, cause=MADE_ONCE[path])
+        elif self._compiles(path) and path in made:
+            whole[path] = why
+        elif self._compiles(path):
+            self._add(self._tree.text(path), why)
+        elif path.endswith(KERNEL) and self._libraries.gpu:
+            self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
         for path, text in changed.items():
