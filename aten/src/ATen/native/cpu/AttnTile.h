@@ -437,7 +437,7 @@ struct Tile : Matrix<T> {
 };
 
 // A tile for `rows` rows in panels, in each of which they follow one another.
-// Rows of heads lie a power of two apart.
+// Rows of heads often lie a power of two apart.
 template <typename T>
 Matrix<T> as_panels(Matrix<T> tile, int64_t rows) {
   // transpose writes 16 columns.
