@@ -9,6 +9,7 @@ import pytest
 
 from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Tree
+from fork.cpp.definitions import defined
 from fork.cpp.slices import sliced
 from fork.engine.generate.generated import AUTOGRAD, Generated
 from fork.engine.generate.lists import List, of_release
@@ -199,7 +200,10 @@ def test_what_differs(torchgen: Path) -> None:
     edit(torchgen, f"{packaged}/gen_variable_type.py", '    "trace",\n', "")
     text = bases.installed().read(DERIVATIVES) or ""
     found = generated(torchgen, derivatives=text.replace("self: grad * self.sgn()", "self: grad * self.sgn() * 2"))
-    whys = {path.removeprefix(AUTOGRAD).partition(".")[0]: why for path, (_, why) in found.sources(set(), {}).items()}
+    sources = found.sources(set(), {})
+    for text, _ in sources.values():  # What the tool adds to a part would concern all that it includes.
+        assert defined(text.before or "", text.after) is not None
+    whys = {path.removeprefix(AUTOGRAD).partition(".")[0]: why for path, (_, why) in sources.items()}
     names = {name.rstrip("_0123456789"): why.removeprefix("generated: ") for name, why in whys.items()}
     nodes = names.pop("Functions")
     assert nodes.startswith("AbsBackward0")

@@ -115,9 +115,11 @@ class Generated:
                 raise ForkError(Refusal.NO_LONGER_REGISTERED.of(place=self.of, what=f"Python's `{own.gone[0]}`"))
             if own.before != own.after or own.concerned or path in whole:
                 more = f" and {len(own.concerned) - 3} more" if own.concerned[3:] else ""
-                new = PREFACE.format(rows=Path(path).stem) + USED.sub(r"[[gnu::used]] \g<0>", own.after)
+                preface = PREFACE.format(rows=Path(path).stem)
+                # Both have what the tool adds, so that it is no change.
+                old, new = (preface + USED.sub(r"[[gnu::used]] \g<0>", text) for text in (own.before, own.after))
                 why = f"generated: {', '.join(own.concerned[:3]) or 'otherwise'}{more}"
-                found[path] = Text(path, own.before, new), whole.get(path, why)
+                found[path] = Text(path, old, new), whole.get(path, why)
         return found
 
     @cached_property

@@ -123,6 +123,6 @@ class Source:
         shared = found.binding != GLOBAL if found else symbol and not INTERNAL.search(symbol[0])
         if not symbol or not shared or self._defined is None:
             return False
-        said = readable(plain(symbol[0]))
+        said = readable(plain(symbol[0])).rpartition(" for ")[2]  # "typeinfo name for" a class
         # A macro can make `add_kernel` of `add`.
         return not any(re.search(rf"(?<![^\W_]){word}(?![^\W_])", said) for word in self._defined)
