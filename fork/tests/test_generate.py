@@ -1,5 +1,6 @@
 """PyTorch's generators on entries that only upstream's own build could take as they are."""
 
+import json
 import os
 import re
 import subprocess
@@ -24,7 +25,7 @@ FORMULA = "- name: softclip(Tensor self) -> Tensor\n  self: grad\n"
 
 
 def made(folder: Path, native: str, derivatives: str) -> str:
-    """What is generated for autograd and for Python's torch functions, as one text."""
+    """What is generated for autograd, for Python's torch functions and for its methods, as one text."""
     write(folder, {"native_functions.yaml": native, "derivatives.yaml": derivatives, "out/empty": ""})
     formulas = str(folder / "derivatives.yaml") if derivatives else ""
     base, program = bases.installed(), Path(generators.__file__).with_name("generate.py")
@@ -32,16 +33,30 @@ def made(folder: Path, native: str, derivatives: str) -> str:
     variables = os.environ | generators.environment(base, base.site)
     done = subprocess.run(command, capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
-    names = ("VariableTypeEverything.cpp", "python_torch_functionsEverything.cpp")
+    names = ("VariableTypeEverything.cpp", "python_torch_functionsEverything.cpp", "python_variable_methods.cpp")
     return "".join(file.read_text() for name in names for file in folder.glob(f"out/autograd/**/{name}"))
 
 
 @mark.parametrize("derivatives", ["", FORMULA])
 def test_an_operator_with_a_method_and_a_kernel(tmp_path: Path, derivatives: str) -> None:
-    """A wheel's Tensor has no such method, so its function is called; without a formula, its gradient is refused."""
+    """C++'s class has no such method, so all call the function; without a formula, its gradient is refused."""
     text = made(tmp_path, NATIVE, derivatives)
-    assert "at::softclip(self)" in text and "self.softclip()" not in text
+    assert text.count("return at::softclip(self)") == 2 and "self.softclip()" not in text
     assert ("autogradNotImplementedFallback" in text) == (not derivatives)
+
+
+@mark.parametrize(("variants", "ways"), [("function", [1, 0]), ("method", [0, 1]), ("function, method", [1, 1])])
+def test_how_python_calls_an_operator(tmp_path: Path, variants: str, ways: list[int]) -> None:
+    """By torch and by the class of tensors, each if the list says so; in the typing files too."""
+    schema = "softclip_(Tensor(a!) self) -> Tensor(a!)"
+    text = made(tmp_path, f"- func: {schema}\n  variants: {variants}\n", "")
+    found = [
+        text.count('{"softclip_", castPyCFunctionWithKeywords(THPVariable_softclip_), METH'),
+        text.count('{"softclip_", THPVariable_softclip__method, METH'),
+    ]
+    assert found == ways
+    stubs = json.loads((tmp_path / "out/stubs.json").read_text())
+    assert [len(stubs["functions"]), len(stubs["methods"])] == ways
 
 
 def test_a_composition_needs_no_kernel_for_autograd(tmp_path: Path) -> None:

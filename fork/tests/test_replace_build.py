@@ -267,7 +267,7 @@ def test_a_new_operator_beside_a_changed_formula(tree: Path, node_differs: bool)
     """Each has its node; that of the new one calls the hidden function that the branch changes too. A generated header
     that differs has both, and so has the one of an operator that is changed and has a new overload."""
     schema = "thrice_sinc(Tensor self) -> Tensor"
-    kernel = "  dispatch:\n    CompositeExplicitAutograd: thrice_sinc\n"
+    kernel = "  variants: function, method\n  dispatch:\n    CompositeExplicitAutograd: thrice_sinc\n"
     edit(tree, NATIVE_FUNCTIONS, "- func: sinc(Tensor self)", f"- func: {schema}\n{kernel}\n- func: sinc(Tensor self)")
     entry = f"- name: {schema}\n  self: sinc_backward(grad, self) * 3\n"
     edit(tree, DERIVATIVES, "- name: sinc(Tensor self)", f"{entry}\n- name: sinc(Tensor self)")
@@ -288,7 +288,7 @@ def test_a_new_operator_beside_a_changed_formula(tree: Path, node_differs: bool)
     assert build(tree) == 0
     code = """
 import torch
-for function in (torch.sinc, torch.thrice_sinc):
+for function in (torch.sinc, torch.thrice_sinc, torch.Tensor.thrice_sinc):
     x = torch.full((1,), 2.0, requires_grad=True)
     function(x).backward()
     print(x.grad.item())
@@ -296,7 +296,7 @@ x = torch.zeros(1, requires_grad=True)
 print(hasattr(torch.sinh(x).grad_fn, "_saved_result"), torch.vander(torch.tensor([2, 3])).tolist())
 """
     known = ["False [[2, 1], [3, 1]]", "True [[1, 2], [1, 3]]"]
-    assert python(tree, code).splitlines() == ["10.0", "12.0", known[node_differs]]
+    assert python(tree, code).splitlines() == ["10.0", "12.0", "12.0", known[node_differs]]
     if node_differs:
         assert (
             python(tree, "import torch; print(torch.vander(torch.tensor([2, 3]), by=3).tolist())") == "[[3, 6], [3, 9]]"
@@ -330,6 +330,7 @@ Tensor linalg_det(const Tensor& A, int64_t times) {
 import torch
 x = torch.tensor([[1.0, 2.0]])
 print(torch.fliplr(x).tolist(), torch.fliplr(x, 3).tolist(), torch.fliplr(input=x, by=2.0).tolist())
+print(x.fliplr().tolist(), x.fliplr(3).tolist())
 out = torch.empty(1, 2)
 print(torch.fliplr(x, out=out) is out, out.tolist(), torch.ops.aten.fliplr.overloads())
 print(torch.linalg.det(torch.eye(2)).item(), torch._C._linalg.linalg_det(torch.eye(2), 4).item())
@@ -341,6 +342,7 @@ for wrong in ((3,), (x, "a")):
 """
     assert python(tree, code).splitlines() == [
         "[[2.0, 1.0]] [[6.0, 3.0]] [[4.0, 2.0]]",
+        "[[2.0, 1.0]] [[6.0, 3.0]]",
         "True [[2.0, 1.0]] ['default', 'scaled', 'out']",
         "1.0 4.0",
         "fliplr(): argument 'input' (position 1) must be Tensor, not int",

@@ -9,14 +9,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import torchgen
 import torchgen.native_function_generation
+import yaml
 from torchgen.api.python import PythonSignatureNativeFunctionPair, returns_structseq_pyi
 from torchgen.gen import parse_native_yaml
+from torchgen.model import NativeFunction
+from torchgen.packaged.autograd import gen_python_functions
 from torchgen.packaged.autograd.gen_annotated_fn_args import gen_annotated_args
 from torchgen.packaged.autograd.gen_autograd import gen_autograd, gen_autograd_python
 from torchgen.packaged.autograd.gen_python_functions import (
@@ -41,6 +45,18 @@ TORCH_LIBRARY_FRAGMENT(aten, m) {
 }
 ${schema_registrations}
 }  // namespace at
+"""
+
+# PyTorch's own has the methods that are written by hand too.
+METHODS_TEMPLATE = """\
+$ops_headers
+namespace torch::autograd {
+${py_methods}
+PyMethodDef python_variable_methods_own_rows[] = {
+  ${py_method_defs}
+  {nullptr}
+};
+} // namespace torch::autograd
 """
 
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
@@ -89,9 +105,10 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (source / "templates/RegisterSchema.cpp").write_text(SCHEMA_TEMPLATE)
     (source / "native").mkdir()
     entries, tags = source / "native/native_functions.yaml", source / "native/tags.yaml"
-    # The class Tensor is compiled into the base's libraries, so what would be its method is a function only.
+    # C++'s class Tensor is compiled into the base's libraries, so what would be its method is a function there.
     functions = re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE)
     entries.write_text(functions)
+    ways = Ways.of(native)
     variants, others = _variants(entries.read_text())
     bound = source / "native/bound.yaml"
     bound.write_text("\n".join([entries.read_text(), *others]))
@@ -130,11 +147,41 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
 
     with mock.patch.object(module, "load_derivatives", with_default):
         gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
-    # Python's functions are those of an operator with its variants.
-    gen_autograd_python(str(bound), *arguments[1:])
+    (autograd / "templates/python_variable_methods.cpp").write_text(METHODS_TEMPLATE)
+    with mock.patch.multiple(
+        gen_python_functions, is_py_variable_method=ways.method, is_py_torch_function=ways.function
+    ):
+        # Python's functions are those of an operator with its variants.
+        gen_autograd_python(str(bound), *arguments[1:])
+    _name_methods(generated / "python_variable_methods.cpp")
     _own_headers(out / "aten", generated)
     (generated / "python_modules.inc").write_text(_python_modules(bound, tags))
-    (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags), indent=1))
+    (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags, ways), indent=1))
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How Python calls operators: the `variants` of each of the stack's, by its name."""
+
+    variants: Mapping[str, str]
+
+    @classmethod
+    def of(cls, native: Path) -> Ways:
+        entries = yaml.safe_load(native.read_text())
+        return cls({entry["func"].partition("(")[0]: entry.get("variants", "function") for entry in entries})
+
+    def method(self, f: NativeFunction) -> bool:
+        return f.python_module is None and "method" in self.variants.get(str(f.func.name), "")
+
+    def function(self, f: NativeFunction) -> bool:
+        return is_py_torch_function(f) and "function" in self.variants.get(str(f.func.name), "function")
+
+
+def _name_methods(file: Path) -> None:
+    """Gives the methods names of their own: the functions beside them have the same."""
+    text = file.read_text().replace("(const at::Tensor & self", "(at::Tensor self")  # functions in place change it
+    names = "|".join(re.findall(r"^static PyObject \* (THPVariable_\w+)\(", text, re.MULTILINE))
+    file.write_text(re.sub(rf"\b(?:{names})\b", r"\g<0>_method", text) if names else "")
 
 
 def _variants(entries: str) -> tuple[list[str], list[str]]:
@@ -202,15 +249,14 @@ def _python_modules(entries: Path, tags: Path) -> str:
     return "".join(f'MODULE({names.get(name, name.capitalize())}, "_{name}")\n' for name in modules)
 
 
-def _stubs(entries: Path, tags: Path) -> dict[str, object]:
+def _stubs(entries: Path, tags: Path, ways: Ways) -> dict[str, object]:
     """What a source build's typing files would say of these operators."""
     functions = [
         f for f in parse_native_yaml(str(entries), str(tags)).native_functions if should_generate_py_binding(f)
     ]
-    bound = [f for f in functions if is_py_torch_function(f)]
-    pairs: Sequence[PythonSignatureNativeFunctionPair] = load_signatures(
-        bound, str(entries.parent.parent / "autograd/deprecated.yaml"), method=False, pyi=True
-    )
+    bound = [f for f in functions if ways.function(f)]
+    deprecated = str(entries.parent.parent / "autograd/deprecated.yaml")
+    pairs: Sequence[PythonSignatureNativeFunctionPair] = load_signatures(bound, deprecated, method=False, pyi=True)
     definitions: dict[str, list[str]] = {}
     structseqs: dict[str, str] = {}
     for overload in group_overloads(pairs):
@@ -219,8 +265,10 @@ def _stubs(entries: Path, tags: Path) -> dict[str, object]:
         structseq = returns_structseq_pyi(signature)
         if structseq is not None:
             structseqs[structseq[0]] = structseq[1]
+    pairs = load_signatures([f for f in functions if ways.method(f)], deprecated, method=True, pyi=True)
     return {
         "functions": definitions,
+        "methods": [overload.signature.signature_str_pyi() for overload in group_overloads(pairs)],
         "return_types": structseqs,
         "annotated": [f"torch._C._VariableFunctions.{gen_annotated_args(f)}" for f in bound],
     }

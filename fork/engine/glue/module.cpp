@@ -204,11 +204,27 @@ bool add_backward_nodes(PyObject* module) {
 #endif
 
 #ifdef FORK_ROWS
+// A method of the class of all tensors. One of the stack's comes beside that of
+// PyTorch of the same name, which has other overloads.
+PyObject* method_of(PyTypeObject* type, PyMethodDef* row, bool of_stack) {
+  PyObject* made = PyDescr_NewMethod(type, row);
+#ifdef FORK_OPERATORS
+  PyObject* theirs = PyDict_GetItemString(type->tp_dict, row->ml_name);
+  if (of_stack && made != nullptr && theirs != nullptr) {
+    PyObject* function = either(row->ml_name, theirs, made);
+    Py_DECREF(made);
+    made = function ? PyInstanceMethod_New(function) : nullptr;
+    Py_XDECREF(function);
+  }
+#endif
+  return made;
+}
+
 // Puts methods of the class of all tensors into its dictionary, static ones of
 // torch's functions into that of their class, and others into their module,
 // as `torch._C._nn` is that of python_nn_functions.cpp.
 bool add_rows(PyObject* module, std::string file, PyMethodDef* rows) {
-  const bool methods = file == "python_variable_methods";
+  const bool methods = file.rfind("python_variable_methods", 0) == 0;
   std::string name = methods ? "TensorBase" : "_VariableFunctionsClass";
   if (!methods && file.rfind("python_torch_functions", 0) != 0) {
     name = file.substr(6, file.rfind('_') - 6); // of python_nn_functions, _nn
@@ -223,7 +239,7 @@ bool add_rows(PyObject* module, std::string file, PyMethodDef* rows) {
     } else {
       auto* type = reinterpret_cast<PyTypeObject*>(place);
       if (methods) {
-        made = PyDescr_NewMethod(type, rows);
+        made = method_of(type, rows, file == "python_variable_methods_own");
       } else if (PyObject* function = PyCFunction_New(rows, place)) {
         made = PyStaticMethod_New(function);
         Py_DECREF(function);

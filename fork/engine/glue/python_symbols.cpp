@@ -47,6 +47,30 @@ namespace torch {
       r, nullptr, args, kwargs, torch_api, module_name, func_name_override);
 }
 
+// Of methods without arguments
+[[gnu::weak]] PyObject* handle_torch_function(
+    PyObject* self,
+    const std::string& name,
+    PyObject* /*args*/,
+    PyObject* kwargs,
+    PyObject* torch_api,
+    const std::string& module_name) {
+  const py::object function = py::handle(torch_api).attr(name.c_str());
+  return handle_torch_function_no_python_arg_parser(
+      {self},
+      py::make_tuple(py::handle(self)).ptr(),
+      kwargs,
+      name.c_str(),
+      function.ptr(),
+      module_name.c_str());
+}
+
+[[gnu::weak]] bool check_has_torch_function(PyObject* object, bool /*mode*/) {
+  return py::module_::import("torch._C")
+      .attr("_has_torch_function_unary")(py::handle(object))
+      .cast<bool>();
+}
+
 namespace utils {
 
 // What an `int[]` is asked for each of its elements.

@@ -17,6 +17,9 @@ from fork.engine.replace.search import Replacements
 from fork.tree import KERNEL, SOURCES
 from fork.weave.file_kinds import File
 
+# Of Python's class of tensors; empty where the stack adds none.
+METHODS = "python_variable_methods"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -59,7 +62,8 @@ def units(job: Job) -> Units:
     made: dict[str, list[Path]] = generated_sources(job) if job.operators else defaultdict(list)
     bindings = [*_including(job, "bindings", made["python"], "python_symbols.cpp" if job.operators else "")]
     nodes = " ".join(f"NODES({name})" for name in job.replaced.classes)
-    rows = " ".join(f"ROWS({name})" for name in job.replaced.rows)
+    own_rows = [file.stem + "_own" for file in made["python"] if file.stem == METHODS]
+    rows = " ".join(f"ROWS({name})" for name in (*job.replaced.rows, *own_rows))
     module = ["-DFORK_OPERATORS", f"-I{_autograd(job)}"] if job.operators else []
     module += [*([f"-DFORK_NODES={nodes}"] if nodes else []), *([f"-DFORK_ROWS={rows}"] if rows else [])]
     lists = "autocast_lists.cpp" if AUTOCAST in job.sources and job.operators else ""
@@ -123,7 +127,9 @@ def generated_sources(job: Job) -> dict[str, list[Path]]:
     kernels = [*calling[:1], *(file for file in cpu if file not in calling)]
     modules = re.findall(r'"_(\w+)"', (autograd / "python_modules.inc").read_text())
     registered = [aten / f"{name}.cpp" for name in ("RegisterSchema", "OperatorsEverything")]
-    python = ("functionsEverything", "torch_functionsEverything", "return_types", *(f"{m}_functions" for m in modules))
+    python = ["functionsEverything", "torch_functionsEverything", "return_types", *(f"{m}_functions" for m in modules)]
+    if (autograd / f"{METHODS}.cpp").read_text():
+        python.append(METHODS.removeprefix("python_"))
     return {
         "autograd": [autograd / "Functions.cpp", *derivatives],
         "registration": [*registered, *variants, *kernels],

@@ -120,6 +120,11 @@ def install_stubs(site: Path, generated: Path) -> None:
             listed = "".join(f'    "{name}",\n' for name in sorted(names) if f'"{name}"' not in base)
             base = base.replace("__all__ = [\n", "__all__ = [\n" + listed, 1)
             write(site, path, f"{base.rstrip()}\n\n{text.rstrip()}\n")
+    path = "torch/_C/__init__.pyi"
+    if stubs["methods"] and (site / path).is_file():
+        head, name, tail = (site / path).read_text().partition("\nclass TensorBase")
+        first, line, rest = tail.partition("\n")
+        write(site, path, "".join([head, name, first, line, *(f"    {said}\n" for said in stubs["methods"]), rest]))
     path = "torch/testing/_internal/generated/annotated_fn_args.py"
     if (site / path).is_file():
         head, brace, tail = (site / path).read_text().rpartition("}")
