@@ -40,8 +40,8 @@ BATCHES += [((1, 2), 1100, 70, 20, 9), ((40,), 17, 17, 16, 16)]
 PRODUCTS = {"aten::mm", "aten::matmul", "aten::bmm", "aten::baddbmm"}
 
 
-def is_served(q, k, v, grad_output=None, grad_attn=None):
-    """Whether kernels serve these inputs forward, and backward for all gradients."""
+def are_fused(q, k, v, grad_output=None, grad_attn=None):
+    """Whether kernels take these inputs forward, and backward for all gradients."""
     n, d, e = k.size(-2), k.size(-1), v.size(-1)
     device = q.device.type.upper()
     has_kernels = torch._C._dispatch_has_kernel_for_dispatch_key("aten::attn", device)
@@ -260,7 +260,7 @@ class TestAttnKernels(TestCase):
         if draws[0][0].is_cuda:  # so that numbers that a kernel does not write are seen
             for size in 2**26, *[2**16] * 64:  # of both pools of the allocator
                 torch.full((size,), float("nan"), device="cuda")
-        with self.runs(*is_served(*draws[0])):
+        with self.runs(*are_fused(*draws[0])):
             results = [run(*arguments) for arguments in draws]
         rows = []
         for arguments, result in zip(draws, results, strict=True):
@@ -278,11 +278,11 @@ class TestAttnKernels(TestCase):
         """A size, or on CUDA one that has kernels there."""
         return (n, d, e) if self.device_type == "cpu" else (n, width, width)
 
-    def served_inputs(self, n, d, e, dtype, device):
+    def fused_inputs(self, n, d, e, dtype, device):
         """Inputs that kernels serve backward too: those of CUDA know no grad_attn."""
         inputs = make_inputs(*self.size(n, d, e), dtype, device)
         inputs = inputs if self.device_type == "cpu" else [*inputs[:4], None]
-        if not all(is_served(*inputs)):
+        if not all(are_fused(*inputs)):
             self.skipTest("no kernels on this device")
         return inputs
 
@@ -391,7 +391,7 @@ class TestAttnKernels(TestCase):
         inputs = make_inputs(n, d, e, dtype, device, m=50, lead=(2, 2))
         inputs = inputs if self.device_type == "cpu" else [*inputs[:4], None]
         torch.set_num_threads(1)
-        with self.runs(*is_served(*inputs)):
+        with self.runs(*are_fused(*inputs)):
             results = kernels(*inputs)
         for i in itertools.product(range(2), repeat=2):
             single = kernels(*(None if t is None else t[i] for t in inputs))
@@ -410,13 +410,13 @@ class TestAttnKernels(TestCase):
         q, *keys, grad_output = map(heads, inputs)
         for k, v in (keys, [t[:, :1].expand_as(t) for t in keys]):
             self.assert_rule([[q, k, v, grad_output, None]])
-            served = is_served(q, k, v, grad_output)
-            with self.runs(*served):
+            forward, whole = are_fused(q, k, v, grad_output)
+            with self.runs(forward, whole):
                 _, attn, *grads = kernels(q, k, v, grad_output)
             for mask in itertools.product((True, False), repeat=3):
-                fused = served[1] and any(mask[:2]) and (mask[1] or not mask[2])
+                fused = whole and any(mask[:2]) and (mask[1] or not mask[2])
                 # Where nothing is wanted there are no products either.
-                with self.runs(served[0], fused or not any(mask)):
+                with self.runs(forward, fused or not any(mask)):
                     some = backward(grad_output, None, q, k, v, attn, mask)
                 if fused:
                     wanted = [g if want else None for g, want in zip(grads, mask)]
@@ -459,7 +459,7 @@ class TestAttnKernels(TestCase):
         q = torch.linspace(-100, 100, n * n, dtype=torch.float64, device=device)
         one, ones = torch.eye(n, device=device), torch.ones(n, n, device=device)
         arguments = [t.to(dtype).view(n, n) for t in (q, one, one, ones)]
-        with self.runs(*is_served(*arguments)):
+        with self.runs(*are_fused(*arguments)):
             results = kernels(*arguments)
         composed = composition(*arguments)
         expected = reference(*arguments)
@@ -481,18 +481,18 @@ class TestAttnKernels(TestCase):
         n, d, e = self.size(n, 3, 4)
         q, k, v, grad_output, _ = make_inputs(n, d, e, dtype, device)
         q[1], q[1, 0] = 0, math.inf
-        with self.runs(*is_served(q, k, v)):
+        with self.runs(*are_fused(q, k, v)):
             output, attn = torch.attn(q, k.abs(), v)
         self.assertEqual(attn[1], torch.ones_like(attn[1]))
         self.assertTrue(output.isfinite().all())
         grad_output[2], grad_output[2, 0] = 0, math.inf
-        with self.runs(*is_served(q, k, v, grad_output)):
+        with self.runs(*are_fused(q, k, v, grad_output)):
             grad_q = backward(grad_output, None, q, k.abs(), v.abs(), attn / 2)[0]
         self.assertEqual(grad_q[2], torch.full_like(grad_q[2], math.inf))
         others = torch.arange(n, device=device) != 2
         self.assertTrue(grad_q[others].isfinite().all())
         q[3, 2] = float("nan")
-        with self.runs(*is_served(q, k, v)):
+        with self.runs(*are_fused(q, k, v)):
             for result in torch.attn(q, k.abs(), v):
                 rows = result.isnan().any(1).nonzero().flatten()
                 self.assertEqual(rows.tolist(), [3])
@@ -546,7 +546,7 @@ class TestAttnKernels(TestCase):
         # Most are odd, so that the last pair, vector and tile of rows are not whole.
         sizes = (150, 20, 70), (1, 7, 5), (33, 7, 5), (1155, 7, 5)
         for size, (name, layout) in itertools.product(sizes, layouts.items()):
-            inputs = self.served_inputs(*size, dtype, device)
+            inputs = self.fused_inputs(*size, dtype, device)
             others = [None if t is None else layout(t) for t in inputs]
             with self.runs():
                 expected = kernels(*inputs)
@@ -558,7 +558,7 @@ class TestAttnKernels(TestCase):
     @dtypes(*DTYPES)
     @dtypesIfCUDA(torch.float16, torch.bfloat16)
     def test_deterministic(self, device, dtype):
-        inputs = self.served_inputs(700, 64, 32, dtype, device)
+        inputs = self.fused_inputs(700, 64, 32, dtype, device)
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             with self.runs():
@@ -638,7 +638,7 @@ class TestAttnKernels(TestCase):
         q[:, 0] = torch.linspace(-1, 1, n)
         v, one = torch.ones_like(q), torch.zeros_like(q)
         one[:, 0] = 1  # so that grad_output @ v.T is of ones
-        with self.runs(*is_served(q, v, v, one)):
+        with self.runs(*are_fused(q, v, v, one)):
             output, attn = torch.attn(q, v, v)
             grad_q, grad_k, grad_v = backward(one, None, q, v, v, attn)
         self.assertGreater(attn.numel(), 2**31)
@@ -663,7 +663,7 @@ class TestAttnKernels(TestCase):
             grads = torch.autograd.grad(output, leaves, grad)
             return output.detach(), attn.detach(), *grads
 
-        with self.runs(*is_served(*leaves, grad)):
+        with self.runs(*are_fused(*leaves, grad)):
             step()
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -684,7 +684,7 @@ class TestAttnKernels(TestCase):
     def test_memory_of_cuda(self, device, dtype):
         """attn, and at most a quarter of it for sums of parts; composed, backward takes one more of its size."""
         q, k, v, grad, _ = make_inputs(4096, 64, 64, dtype, device)
-        served = is_served(q, k, v, grad)
+        fused = are_fused(q, k, v, grad)
 
         def peak(function, *arguments):
             function(*arguments)  # cuBLAS takes its workspace in the first call
@@ -694,11 +694,11 @@ class TestAttnKernels(TestCase):
             taken = torch.cuda.max_memory_allocated() - before
             return result, taken / (4096 * 4096 * dtype.itemsize)
 
-        with self.runs(*served):
+        with self.runs(*fused):
             (_, attn), forward = peak(torch.attn, q, k, v)
             _, back = peak(backward, grad, None, q, k, v, attn)
         self.assertLess(forward, 1.35)
-        self.assertLess(back, 0.35 if served[1] else 1.35)
+        self.assertLess(back, 0.35 if fused[1] else 1.35)
 
 
 instantiate_device_type_tests(TestAttnKernels, globals(), only_for=("cpu", "cuda"))
