@@ -84,6 +84,8 @@ def test_headers_of_cuda_without_nvcc(base: Base, tmp_path: Path) -> None:
         ("ApproximateClock.h", "`git submodule update --init --recursive third_party/kineto` brings it"),
         ("dnnl.hpp", "third_party/ideep lacks it: `git submodule update --recursive third_party/ideep`"),
         ("mkl_vsl.h", "`pip install mkl-include` brings it"),
+        ("nv/target", "`pip install nvidia-cuda-cccl`, or `nvidia-cuda-cccl-cu12` with CUDA 12, brings it"),
+        ("nvtx3/nvtx3.hpp", ""),
         ("nobody/knows.h", ""),
     ],
 )

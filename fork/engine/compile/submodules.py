@@ -40,10 +40,11 @@ OWNERS = {
     "Eigen": "eigen",
     "httplib": "cpp-httplib",
 }
-# What brings a header that no submodule has.
+# What brings a header that no submodule has, by how its name begins.
 PACKAGES = {
-    "mkl": "`pip install mkl-include`",
+    r"mkl\w*": "`pip install mkl-include`",
     "crt": "`pip install nvidia-cuda-crt`, or `nvidia-cuda-nvcc-cu12` with CUDA 12,",
+    "nv|cub|thrust|cuda": "`pip install nvidia-cuda-cccl`, or `nvidia-cuda-cccl-cu12` with CUDA 12,",
 }
 
 
@@ -100,7 +101,7 @@ def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
 def advice(checkout: Path, header: str) -> str:
     """What brings a header that the compiler did not find: a submodule, or a package; nothing where nobody knows."""
     name = re.split(r"[/.]", header)[0]
-    if package := next((what for start, what in PACKAGES.items() if name.startswith(start)), None):
+    if package := next((what for names, what in PACKAGES.items() if re.fullmatch(names, name)), None):
         return f"{package} brings it"
     top = checkout / "third_party"
     owner = OWNERS.get(name, name).lower()
