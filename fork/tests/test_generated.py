@@ -201,8 +201,8 @@ def test_what_differs(torchgen: Path) -> None:
     text = bases.installed().read(DERIVATIVES) or ""
     found = generated(torchgen, derivatives=text.replace("self: grad * self.sgn()", "self: grad * self.sgn() * 2"))
     sources = found.sources(set(), {})
-    for text, _ in sources.values():  # What the tool adds to a part would concern all that it includes.
-        assert defined(text.before or "", text.after) is not None
+    for part, _ in sources.values():  # What the tool adds to a part would concern all that it includes.
+        assert defined(part.before or "", part.after) is not None
     whys = {path.removeprefix(AUTOGRAD).partition(".")[0]: why for path, (_, why) in sources.items()}
     names = {name.rstrip("_0123456789"): why.removeprefix("generated: ") for name, why in whys.items()}
     nodes = names.pop("Functions")

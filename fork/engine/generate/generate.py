@@ -108,23 +108,14 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     # C++'s class Tensor is compiled into the base's libraries, so what would be its method is a function there.
     functions = re.sub(r"^( +variants:).*\bmethod\b.*$", r"\1 function", native.read_text(), flags=re.MULTILINE)
     entries.write_text(functions)
-    ways = Ways.of(native)
     variants, others = _variants(entries.read_text())
     bound = source / "native/bound.yaml"
     bound.write_text("\n".join([entries.read_text(), *others]))
     torchgen.native_function_generation.OUT_OPS_THAT_DONT_GET_GROUPED_PROPERLY.extend(variants)
     shutil.copyfile(PACKAGED / "ATen/native/tags.yaml", tags)
     (out / "aten").mkdir(parents=True)
-    command = [
-        sys.executable,
-        "-c",
-        TORCHGEN,
-        "-s",
-        str(source),
-        "-d",
-        str(out / "aten"),
-        "--per-operator-headers",
-    ]
+    words = ("-s", str(source), "-d", str(out / "aten"), "--per-operator-headers")
+    command = [sys.executable, "-c", TORCHGEN, *words]
     # It also writes into the folder that it runs in.
     variables = os.environ | {"FORK_VARIANTS": json.dumps(variants)}
     result = subprocess.run(command, capture_output=True, text=True, cwd=source, env=variables)
@@ -147,13 +138,15 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
 
     with mock.patch.object(module, "load_derivatives", with_default):
         gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
-    (autograd / "templates/python_variable_methods.cpp").write_text(METHODS_TEMPLATE)
-    with mock.patch.multiple(
-        gen_python_functions, is_py_variable_method=ways.method, is_py_torch_function=ways.function
+    # Python's functions are those of an operator with its variants.
+    ways, methods = Ways.of(native), "python_variable_methods.cpp"
+    (autograd / "templates" / methods).write_text(METHODS_TEMPLATE)
+    with (
+        mock.patch.object(gen_python_functions, "is_py_variable_method", ways.method),
+        mock.patch.object(gen_python_functions, "is_py_torch_function", ways.function),
     ):
-        # Python's functions are those of an operator with its variants.
         gen_autograd_python(str(bound), *arguments[1:])
-    _name_methods(generated / "python_variable_methods.cpp")
+    _name_methods(generated / methods)
     _own_headers(out / "aten", generated)
     (generated / "python_modules.inc").write_text(_python_modules(bound, tags))
     (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags, ways), indent=1))

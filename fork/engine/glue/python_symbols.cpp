@@ -65,6 +65,11 @@ namespace torch {
       module_name.c_str());
 }
 
+// Python's function consumes the flag too, where a release has it.
+[[gnu::weak]] bool consume_should_skip_torch_function() {
+  return false;
+}
+
 [[gnu::weak]] bool check_has_torch_function(PyObject* object, bool /*mode*/) {
   return py::module_::import("torch._C")
       .attr("_has_torch_function_unary")(py::handle(object))
