@@ -22,7 +22,7 @@ NAMED = re.compile(r"(\w+)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
 BOUNDS = re.compile(r"\b[A-Z][A-Z0-9_]+\s*\([\d\s,]+\)(?=\s*\w)")
 UNCLEAR = "#? "
 # It defines nothing; an alias does.
-USING = re.compile(r"using\b[^=]*;")
+NOTHING = re.compile(r"using\b[^=]*;|C10_DIAGNOSTIC_\w+\([^()]*\)$")
 # The last word of a head, but for that behind an arrow, which is a type's.
 DECLARED = re.compile(r"(?:->[^()]*|\b(\w+)(?:\s*\[[^]]*\])*\s*[{=;]?)$")
 QUALIFIERS = {"const", "noexcept", "override", "final", "try"}
@@ -142,7 +142,7 @@ def _said(item: str) -> set[str] | None:
         return None
     if item.startswith("#"):
         return set(WORD.findall(item)[1:]) if re.match(r"#\s*define\b", item) else set()
-    if USING.match(item):
+    if NOTHING.match(item):
         return set()
     whole = re.split(r"[{;]", _plain(item), maxsplit=1)[0]
     if "operator" in whole:

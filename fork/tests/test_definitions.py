@@ -172,11 +172,14 @@ def test_no_text_is_lost(old: str) -> None:
     assert words <= set(re.findall(r"\w+", " ".join(_items(text))))
 
 
+USES = "using namespace at; using c10::Half;\nC10_DIAGNOSTIC_POP()"
+
+
 def test_what_a_source_defines() -> None:
     """A header's function is none of it, where the source calls it or not; nor is what it includes more."""
     more = BEFORE.replace("#include <ATen/A.h>\n", "#include <ATen/A.h>\n#include <cstdio>\n")
     names = {"LIMIT", "low", "Pair", "kTable", "middle", "high", "other", "third", "fourth_out", "Sum", "fifth"}
-    assert defined(BEFORE, more) == names == defined(BEFORE, more + "using namespace at; using c10::Half;\n")
+    assert defined(BEFORE, more) == names == defined(BEFORE, more + f"{USES}\n")
     assert defined(BEFORE, BEFORE.replace("LIMIT 4", "LIMIT 5")) is None
     assert defined(BEFORE, BEFORE + "DEFINES_SOMETHING()\n") is None
     assert defined(BEFORE, BEFORE + "template <> void Pair<float>::twice<Sum>(int a) {}\n") == {*names, "twice"}

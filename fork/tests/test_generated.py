@@ -113,6 +113,12 @@ def test_a_part_of_a_generated_source() -> None:
         assert word not in after
 
 
+def test_a_part_in_namespaces_of_its_own() -> None:
+    """As a new kernel of an operator has where every operator has them for itself."""
+    three = "namespace at {\nnamespace {\nnamespace {\nint three(int a) { return a; }\n}\n}\nnamespace cpu {\n}\n}\n"
+    assert sliced(REGISTERED, REGISTERED + three).concerned == ["three"]
+
+
 def test_a_part_that_names_a_word_or_all() -> None:
     assert sliced(REGISTERED, REGISTERED, ["helper"]).concerned == ["helper", "one", "wrapper_one"]
     assert sliced(REGISTERED, REGISTERED.replace("// @generated", "// @generated anew")).concerned == []

@@ -12,6 +12,7 @@ import pytest
 from fork.checkout.release_tree import Text
 from fork.engine.binary.libraries import Caller, Held, Place
 from fork.engine.compile import toolchain
+from fork.engine.replace.decide import Decided
 from fork.engine.replace.source import CHANGED, Source
 from fork.engine.replace.trace import Trace
 from fork.tests.test_objects import compiled
@@ -44,6 +45,27 @@ def test_memory_near_a_library(tmp_path: Path) -> None:
     assert "of full in memory, and no memory is free near it" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("names", "differing"),
+    [(set(), {"_Z4useri"}), ({"weak"}, {"_Z4useri", "_Z6strongi"}), (None, {"_Z4useri", "_Z6strongi"})],
+)
+def test_what_a_compiler_makes_of_unchanged_functions(
+    names: set[str] | None, differing: set[str], tmp_path: Path
+) -> None:
+    """Of another header that differs, nothing can come but noise; of one that a source uses, or may, anything."""
+    before = "namespace {\n}\n" + FUNCTIONS
+    after = before.replace("weak(a); }", "weak(a) * 2; }")
+    compiler: Any = None
+    source = Source(Text("aten/One.cpp", before, after), CHANGED, compiler)
+    source.new.append(compiled(tmp_path / "new.o", after))
+    source.old.append(compiled(tmp_path / "old.o", before.replace("a + 1", "a + 7")))  # noise
+    libraries: Any = SimpleNamespace(held=lambda *_: Held())
+    trace = Trace(libraries, [source], Decided({}, {"words", "of", "headers"}, names), NONE, lambda _: ())
+    (found,) = trace._differing(Held())[0].values()
+    assert {name for name in ("_Z4useri", "_Z6strongi") if source.new[0].where[name] in found} == differing
+
+
+NONE: Any = SimpleNamespace(unlike=set(), headers={}, declared=set())
 REGISTERED = 'static Registry registers("one", f);\n'
 FUNCTIONS = """
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -67,5 +89,5 @@ def test_who_relies_on_the_registers_of_a_function(name: str, how: str, jumps: b
     source = Source(Text("aten/One.cpp", REGISTERED + FUNCTIONS, REGISTERED + FUNCTIONS), CHANGED, compiler)
     source.new.append(compiled(tmp_path / "one.o", FUNCTIONS))
     libraries: Any = SimpleNamespace(held=lambda *_: held)
-    trace = Trace(libraries, [source], set(), set(), lambda _: ())
+    trace = Trace(libraries, [source], Decided({}, set(), set()), NONE, lambda _: ())
     assert trace.jump(source, symbol) == jumps == (symbol in trace.jumps)

@@ -13,6 +13,7 @@ from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Text, Tree
 from fork.engine.binary.libraries import Caller, Held
 from fork.engine.generate.schemas import redefinitions
+from fork.engine.replace.decide import Decided
 from fork.engine.replace.source import CHANGED, Source
 from fork.engine.replace.trace import Trace
 from fork.errors import ForkError
@@ -79,7 +80,9 @@ def test_what_the_base_launches_or_makes(tmp_path: Path) -> None:
     source = Source(Text("aten/One.cu", None, TRACED), CHANGED, compiler)
     source.new.append(one)
     source.old.append(None)
-    problems = Trace(libraries, [source], set(), {"MmBackward0"}, lambda _: ["aten/One.cu"]).run().problems
+    decided = Decided({}, set(), set())
+    generated: Any = SimpleNamespace(unlike={"MmBackward0"}, headers={}, declared=set())
+    problems = Trace(libraries, [source], decided, generated, lambda _: ["aten/One.cu"]).run().problems
     assert "aten/One.cu:2 `launches` would be launched by the base's code too: take nvcc 12.8" in problems
     assert (
         "MmBackward0 is also made by the base's torch::autograd::custom::make, which is not compiled again" in problems

@@ -18,11 +18,11 @@ from fork.engine.generate.generated import LAZY, NAMED, TS_NODE, Generated
 from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.replace.headers import HeaderNames, changed_names, generated
 from fork.engine.replace.source import CHANGED, NAMES, Source
-from fork.engine.replace.trace import SAYS
 from fork.errors import UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
 from fork.tree import HEADERS, KERNEL, Kind, kind_of, on_device
 
+SAYS = "the branch changes what it registers"
 # What includes the declarations of all operators.
 LISTING, TENSOR = ("ATen/NativeFunctions.h",), "aten/src/ATen/core/TensorBody.h"
 # Generated sources that are not made again, and why.
@@ -34,10 +34,12 @@ MADE_ONCE = {
 
 @dataclass(frozen=True)
 class Decided:
-    """The sources to compile, by their paths, and the words of the headers that the branch changes."""
+    """The sources to compile, by their paths; the words of the headers that the branch changes, and the names of what
+    differs there, unless it can concern code that does not name it."""
 
     sources: Mapping[str, Source]
     words: Set[str]
+    names: Set[str] | None
 
 
 class Decision:
@@ -85,7 +87,7 @@ class Decision:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
         self._refuse_many()
         self._tell_unread({**changed, **headers})
-        return Decided(self._sources, self._words)
+        return Decided(self._sources, self._words, names)
 
     def _users(
         self, users: Set[str], headers: Collection[str], more: Mapping[str, Set[str]]

@@ -7,6 +7,7 @@ the base hides is reached directly: then its copy jumps to the fork's, and where
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,7 +83,7 @@ class Search:
         decided = self._decision.made(changed, headers)
         sources = list(decided.sources.values())
         self._compile(sources)
-        self._trace = trace = Trace(self._libraries, sources, decided.words, self._generated.unlike, self._tree.naming)
+        self._trace = trace = Trace(self._libraries, sources, decided, self._generated, self._tree.naming)
         self._compile_old(sources)
         trace.sources = [source for source in sources if not source.is_as_before()]
         found = trace.run()
@@ -130,16 +131,19 @@ class Search:
 
     def _compile_old(self, sources: Sequence[Source]) -> None:
         """Brings the object of a source's text before where something has to be compared."""
-        held, old = self._trace.held(), dict[Unit, Source]()
+        held, old = self._trace.held(), defaultdict[Compiler, dict[Unit, Source]](dict)
         for source in sources:
             if source.text.before is None or source.generated or source.path.endswith(KERNEL):
                 # nvcc puts the code of all kernels into one section, and a number of its run into names.
                 source.old = [None] * len(source.new)
             elif self._needs_old(source, held):
                 text = left(source.text.before, source.text.after)[0]
-                old |= dict.fromkeys(self._before.units(source.path, text), source)
-        for unit, made in self._before.compile_all(old).items():
-            old[unit].old.append(None if isinstance(made, Failed) else Object(made))
+                # Headers that differ and do not matter to it let GCC put other functions into one another.
+                compiler = source.compiler if self._trace.only_includes(source) else self._before
+                old[compiler] |= dict.fromkeys(compiler.units(source.path, text), source)
+        for compiler, units in old.items():
+            for unit, made in compiler.compile_all(units).items():
+                units[unit].old.append(None if isinstance(made, Failed) else Object(made))
 
     def _failed(self, source: Source, failed: Failed) -> str:
         if source.why == CHANGED:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fork.cpp.registrations import NAME, object_of
@@ -22,12 +22,13 @@ from fork.engine.binary.objects import (
     node_of,
     plain,
 )
+from fork.engine.generate.generated import Generated
+from fork.engine.replace.decide import SAYS, Decided
 from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
 from fork.engine.replace.source import Source
 from fork.refusals import Refusal
 
-SAYS = "the branch changes what it registers"
 # What fills the tables of a source, all of them, and no code can name.
 UNNAMED, FILLS = ".data", "the branch changes what a table of its source is filled with"
 # Of a class, whose functions or name it refers to.
@@ -58,19 +59,20 @@ class Found:
 
 
 class Trace:
-    """What a base makes of compiled sources; `naming` tells the files that name a word. The words and the functions
-    that the branch's headers declare otherwise are those of a decision (decide.py)."""
+    """What a base makes of compiled sources; `naming` tells the files that name a word. The words of the branch's
+    headers, and what differs there, are those of a decision (decide.py)."""
 
     def __init__(
         self,
         libraries: Libraries,
         sources: Sequence[Source],
-        words: Set[str],
-        unlike: Set[str],
+        decided: Decided,
+        generated: Generated,
         naming: Callable[[str], Collection[str]],
     ) -> None:
-        self._libraries, self.sources, self._words, self._naming = libraries, sources, words, naming
-        self._unlike = unlike  # the generated nodes that hold other values than the base's
+        self._libraries, self.sources, self._naming = libraries, sources, naming
+        self._words, self._names = decided.words, decided.names
+        self._generated = generated
         self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
         self.shared: set[str] = set()  # the variables that the sources define, and that are the base's
 
@@ -234,10 +236,11 @@ class Trace:
         """The sections of each object that the branch changes, and whether a name leads out of the objects."""
         differing: dict[Object, set[str]] = {}
         for source in self.sources:
+            alone = self.alone(source)
             for n, one in enumerate(source.new):
                 old = source.old[n] if source.old else one
-                differing[one] = source.differing(n, not self._words)
-                if not self._words and (old or source.text.before is None):
+                differing[one] = source.differing(n, alone)
+                if alone and (old or source.text.before is None):
                     # A template of a header that the source uses now: the base's own is made of the same text.
                     weak = [name for name, symbol in one.defined.items() if symbol.binding != GLOBAL]
                     differing[one] -= {one.where[name] for name in weak if not old or name not in old.defined}
@@ -252,6 +255,15 @@ class Trace:
                 if self._foreign(source, one, name, held) and one.state_of(one.reached({one.where[name]}, leaves)):
                     differing[one].add(one.where[name])
         return differing, leaves
+
+    def alone(self, source: Source) -> bool:
+        """Whether no header that the branch changes can concern a source."""
+        return self._names is not None and self._names.isdisjoint(source.words)
+
+    def only_includes(self, source: Source) -> bool:
+        """Whether headers differ, and none of them can concern a source."""
+        differ = self._words or self._generated.headers
+        return bool(differ) and self.alone(source) and self._generated.declared.isdisjoint(source.words)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> Iterator[str]:
         symbol = one.defined[name]
@@ -278,7 +290,7 @@ class Trace:
     def _trace_node(self, name: str, held: Held) -> Iterator[str]:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
         node = node_of(name)
-        for caller in held.users.get(name, ()) if node in self._unlike else ():
+        for caller in held.users.get(name, ()) if node in self._generated.unlike else ():
             who = called(caller.name)
             if who.endswith(f"::{node}::{node}") or not self.covered(caller, self.sources):
                 yield Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who)
