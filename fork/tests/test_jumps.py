@@ -61,6 +61,7 @@ def test_what_a_compiler_makes_of_unchanged_functions(
     source.old.append(compiled(tmp_path / "old.o", before.replace("a + 1", "a + 7")))  # noise
     libraries: Any = SimpleNamespace(held=lambda *_: Held())
     trace = Trace(libraries, [source], Decided({}, {"words", "of", "headers"}, names), NONE, lambda _: ())
+    assert trace.only_includes(source) == (names == set())
     (found,) = trace._differing(Held())[0].values()
     assert {name for name in ("_Z4useri", "_Z6strongi") if source.new[0].where[name] in found} == differing
 

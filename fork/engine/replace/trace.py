@@ -26,7 +26,7 @@ from fork.engine.generate.generated import Generated
 from fork.engine.replace.decide import SAYS, Decided
 from fork.engine.replace.hidden import is_other
 from fork.engine.replace.jumps import can_jump
-from fork.engine.replace.source import Source
+from fork.engine.replace.source import CHANGED, Source
 from fork.refusals import Refusal
 
 # What fills the tables of a source, all of them, and no code can name.
@@ -261,9 +261,10 @@ class Trace:
         return self._names is not None and self._names.isdisjoint(source.words)
 
     def only_includes(self, source: Source) -> bool:
-        """Whether headers differ, and none of them can concern a source."""
+        """Whether headers differ, the generated ones too, and none of them can concern a changed source."""
         differ = self._words or self._generated.headers
-        return bool(differ) and self.alone(source) and self._generated.declared.isdisjoint(source.words)
+        known = self._generated.declared | self._generated.unlike
+        return bool(differ) and source.why == CHANGED and self.alone(source) and known.isdisjoint(source.words)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> Iterator[str]:
         symbol = one.defined[name]
