@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -47,6 +47,23 @@ def tried(branch: Branch, fix: Fix) -> list[str]:
     return [f"#{fix.number}", fix.wrong, files(fix), died, *took]
 
 
+def try_together(branch: Branch, fixes: Sequence[Fix]) -> int:
+    """How many of these tests fail on one branch that has all the fixes."""
+    branch.reset()
+    for edit in (edit for fix in fixes for edit in fix.edits):
+        edit.apply(branch.checkout)
+    options = ("--cuda", "off", "--many", "200")
+    built = branch.fork("build", *options)
+    if built.status:
+        raise ForkError(f"the branch of {len(fixes)} fixes was not built: {built.reason}")
+    failed = 0
+    for fix in fixes:
+        ended = branch.fork("run", *options, "--", "python", str(fix.test))
+        print(fix.name, ended.reason if ended.status else "passes", sep=": ", flush=True)
+        failed += ended.status != 0
+    return failed
+
+
 def files(fix: Fix) -> str:
     return f"{', '.join(dict.fromkeys(Path(edit.path).name for edit in fix.edits))}: {fix.kind}"
 
@@ -77,18 +94,22 @@ def beside(where: str, standing: str, rows: Mapping[str, list[str]]) -> str:
 def main() -> int:
     parser = Parser(prog="python -m bench.tool.fixes", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("tree", type=Path, help="a checkout of PyTorch 2.7, and torch 2.7.0 as this Python's")
-    parser.add_argument("--only", choices=[fix.name for fix in FIXES], help="one of them")
+    names = [fix.name for fix in FIXES]
+    parser.add_argument("--only", choices=names, nargs="+", default=names, metavar="NAME", help="these of them")
+    parser.add_argument("--together", action="store_true", help="all in one branch, without a row of the table")
     parser.add_argument("--out", type=Path, default=Path("build/fixes"), help="where everything is kept")
     parser.add_argument(
         "--write", action="store_true", help=f"write the table into {GUIDE.name}: of others, the rows stay"
     )
     args = parser.parse_args()
     branch = Branch.of(args.tree, args.out)
+    if args.together:
+        return int(try_together(branch, [fix for fix in FIXES if fix.name in args.only]) > 0)
     file = args.out / "rows.json"
     rows: dict[str, list[str]] = json.loads(file.read_text()) if file.is_file() else {}
     failed = 0
     for fix in FIXES:
-        if args.only not in (None, fix.name):
+        if fix.name not in args.only:
             continue
         rows.pop(fix.name, None)
         try:
