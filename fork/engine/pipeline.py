@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -318,7 +319,7 @@ def _entries_this_base_takes(build: Build, native: Path) -> Path:
 def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
     generated.mkdir(parents=True, exist_ok=True)
     words = [GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
-    generators.run(build.base, stage, build.home / "work", words, lambda said: rejection(said, native, derivatives))
+    generators.run(build.base, stage, build.home / "work", words, partial(_rejected, build, native, derivatives))
     own, theirs = (
         {found[1] for found in STRUCT.finditer(text)}
         for text in ((generated / "autograd" / NODES).read_text(), build.base.read(NODES) or "")
@@ -329,6 +330,14 @@ def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None,
         if "method" in entry.get("variants", ""):
             name = entry["func"].partition("(")[0]
             print(f"note     {name} is a method in Python alone: C++'s class Tensor is compiled already", flush=True)
+
+
+def _rejected(build: Build, native: Path, derivatives: Path | None, said: str) -> str:
+    """What the generators reject, in the branch's own list, whose lines the part of it has too."""
+    words = rejection(said, native, derivatives)
+    for path in (NATIVE_FUNCTIONS, DERIVATIVES):
+        words = words.replace(str(build.home / "work/added" / Path(path).name), path)
+    return words
 
 
 def _try_out(build: Build, stage: Path, replaced: Replacements) -> None:

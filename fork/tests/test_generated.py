@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from fork.cpp.slices import sliced
 from fork.engine.generate.generated import AUTOGRAD, Generated
 from fork.engine.generate.lists import List, of_release
 from fork.engine.generate.schemas import redefinitions
+from fork.engine.replace.replace import added_entries
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
@@ -62,6 +65,20 @@ def test_another_release_than_the_checkouts(tmp_path: Path) -> None:
     start = LIST.partition("- func: seen")[0]
     with pytest.raises(ForkError, match=":8 adds seen.out, which torch 2.13.0 has: give it another name"):
         merged_list(tmp_path / "there", LIST, start)
+
+
+def test_what_a_branch_adds_keeps_its_lines(tmp_path: Path) -> None:
+    """So what the generators reject is told with the line of the branch's list."""
+    start = "- func: first(Tensor self) -> Tensor\n\n- func: last(Tensor self) -> Tensor\n"
+    one, two = (f"- func: {name}(Tensor self) -> Tensor\n  variants: method\n\n" for name in ("one", "two"))
+    text = one + start.replace("- func: last", f"{two}- func: last")
+    build: Any = SimpleNamespace(home=tmp_path)
+    file = added_entries(build, NATIVE_FUNCTIONS, start, text)
+    assert file
+    lines = dict(enumerate(file.read_text().splitlines()))
+    assert {n: line for n, line in lines.items() if line} == {
+        n: line for n, line in enumerate(text.splitlines()) if line in (one + two).splitlines() and line
+    }
 
 
 REGISTERED = """\

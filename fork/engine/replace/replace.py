@@ -96,11 +96,15 @@ def generated_of(build: Build, tree: Tree, texts: Mapping[str, str], stage: Path
 
 
 def added_entries(build: Build, path: str, start: str, text: str) -> Path | None:
-    """A file with the entries of a list alone that the branch adds for operators that it adds, if it does."""
+    """A file with the entries of a list alone that the branch adds for operators that it adds, if it does; in the lines
+    that they have in the branch's."""
     added, file = by_name(altered(start, text, added=True)), build.home / "work/added" / Path(path).name
     if path == DERIVATIVES:
         native = file.with_name(Path(NATIVE_FUNCTIONS).name)
         own = by_name(native.read_text()) if native.is_file() else {}
         added = {name: entry for name, entry in added.items() if name in own}
-    write(file.parent, file.name, "".join(added.values()))
+    alone = ""
+    for entry in added.values():
+        alone += "\n" * (text.count("\n", 0, text.find(entry)) - alone.count("\n")) + entry
+    write(file.parent, file.name, alone)
     return file if added else None
