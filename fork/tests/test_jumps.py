@@ -60,13 +60,13 @@ def test_what_a_compiler_makes_of_unchanged_functions(
     source.new.append(compiled(tmp_path / "new.o", after))
     source.old.append(compiled(tmp_path / "old.o", before.replace("a + 1", "a + 7")))  # noise
     libraries: Any = SimpleNamespace(held=lambda *_: Held())
-    trace = Trace(libraries, [source], Decided({}, {"words", "of", "headers"}, names), NONE, lambda _: ())
+    trace = Trace(libraries, [source], Decided({}, {"words", "of", "headers"}, names), NOTHING_GENERATED, lambda _: ())
     assert trace.only_includes(source) == (names == set())
     (found,) = trace._differing(Held())[0].values()
     assert {name for name in ("_Z4useri", "_Z6strongi") if source.new[0].where[name] in found} == differing
 
 
-NONE: Any = SimpleNamespace(unlike=set(), headers={}, declared=set())
+NOTHING_GENERATED: Any = SimpleNamespace(unlike=set(), headers={}, declared=set())
 REGISTERED = 'static Registry registers("one", f);\n'
 FUNCTIONS = """
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -90,5 +90,5 @@ def test_who_relies_on_the_registers_of_a_function(name: str, how: str, jumps: b
     source = Source(Text("aten/One.cpp", REGISTERED + FUNCTIONS, REGISTERED + FUNCTIONS), CHANGED, compiler)
     source.new.append(compiled(tmp_path / "one.o", FUNCTIONS))
     libraries: Any = SimpleNamespace(held=lambda *_: held)
-    trace = Trace(libraries, [source], Decided({}, set(), set()), NONE, lambda _: ())
+    trace = Trace(libraries, [source], Decided({}, set(), set()), NOTHING_GENERATED, lambda _: ())
     assert trace.jump(source, symbol) == jumps == (symbol in trace.jumps)
