@@ -20,6 +20,8 @@ MUTANTS = table()
 def test_every_mutation_can_be_applied(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text()
     assert mutated(text, mutant) != text
+    if mutant.switched:  # They stand in parentheses.
+        assert all(part.count(a) == part.count(b) for part in (mutant.old, mutant.new) for a, b in ("()", "[]", "{}"))
     path, *names = mutant.test.partition("[")[0].split("::")
     source = (ROOT / path).read_text()
     for name in names[:-1]:
