@@ -359,8 +359,13 @@ class TestAttnKernels(TestCase):
     def test_single_queries_that_share_keys(self, device, dtype):
         """Heads in groups are rows of one matrix."""
         for lead, e in itertools.product(((2, 5), (1, 40), (6,)), (20, 48)):
-            q, k, v, *grads = make_inputs(300, 32, e, dtype, m=1, lead=lead)
-            k, v = (t.narrow(-3, 0, 1).expand_as(t) for t in (k, v))
+            q, *own, grad_output, grad_attn = make_inputs(
+                300, 32, e, dtype, m=1, lead=lead
+            )
+            grads = grad_output, grad_attn
+            k, v = (t.narrow(-3, 0, 1).expand_as(t) for t in own)
+            for keys, values in ((k, own[1]), (own[0], v)):  # only one is shared
+                self.assert_rule([[q, keys, values, *grads]])
             for queries in (q, q.movedim(-3, 0).contiguous().movedim(0, -3)):
                 self.assert_rule([[queries, k, v, *grads]])
                 shared = torch.attn(queries, k, v)

@@ -28,6 +28,8 @@ class Mutant:
     test: str
     at_import: bool = False
     """Whether the expression is evaluated when its Python module is imported, so that the switch needs that again."""
+    needs: str = ""
+    """What a processor has that alone runs the expression, as torch.cpu calls it."""
 
     @property
     def switch(self) -> str:
@@ -54,9 +56,9 @@ def table() -> list[Mutant]:
     """The mutants of table.yaml."""
     loaded = yaml.safe_load(TABLE.read_text())
     return [
-        Mutant(e["mutant"], file, e.get("where", e["old"]), e["old"], e["new"], e["test"], e.get("at_import", False))
+        Mutant(entry.pop("mutant"), file, entry.pop("where", entry["old"]), **entry)
         for file, entries in loaded.items()
-        for e in entries
+        for entry in entries
     ]
 
 

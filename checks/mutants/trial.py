@@ -75,6 +75,9 @@ def main(names: Sequence[str], at_once: int) -> int:
     mutants = [m for m in table() if m.switched and (not names or m.name in names)]
     if unknown := set(names) - {m.name for m in mutants}:
         raise ForkError(f"no mutant with a switch is called {min(unknown)!r}: see checks/mutants/table.yaml")
+    for lacking in [m for m in mutants if m.needs and not getattr(torch.cpu, f"_is_{m.needs}_supported")()]:
+        print(f"left   {lacking.name}: this processor has no {lacking.needs}", flush=True)
+        mutants.remove(lacking)
     for path in sorted({mutant.test.partition("::")[0] for mutant in mutants}):
         load(path)
     trials: list[tuple[str, Mutant | None]] = [(test, None) for test in sorted({m.test for m in mutants})]
