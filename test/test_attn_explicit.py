@@ -7,6 +7,8 @@ import unittest
 from contextlib import nullcontext
 from functools import partial
 
+import sympy
+
 import torch
 import torch.autograd.forward_ad as fwAD
 import torch.nn.functional as F
@@ -433,6 +435,26 @@ class TestLayout(DynamoTestCase):
             ]
             results = routes["operators"](*meta)
             self.assert_layout(results, *inputs, ("meta", where, size))
+
+    @parametrize("where", MEMORY)
+    def test_sizes_that_data_decide(self, where):
+        """What a trace says of them is where results lie when it runs."""
+        known = 2, 3, 5, 4, 7, 6
+        expected = results_of(*OPERATORS)(*lay_out((where,) * 3, known))
+        for name in ("operators", "decomposition"):
+            for unknown in ({1}, {2}, {1, 2}, {*range(6)}):
+                shapes = ShapeEnv()
+                made = {i: shapes.create_unbacked_symint() for i in unknown}
+                values = {x.node.expr: known[i] for i, x in made.items()}
+                sizes = [made.get(i, x) for i, x in enumerate(known)]
+                functions = (
+                    OPERATORS if name == "operators" else map(decomposed, OPERATORS)
+                )
+                with FakeTensorMode(shape_env=shapes):
+                    results = results_of(*functions)(*lay_out((where,) * 3, sizes))
+                for result, like in zip(results, expected):
+                    strides = [sympy.sympify(x).subs(values) for x in result.stride()]
+                    self.assertEqual(strides, like.stride(), msg=f"{name} {unknown}")
 
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     @parametrize("backend", ["aot_eager", "inductor", "AOTInductor"])

@@ -72,9 +72,18 @@ def _attn_like(like: Tensor, x: Tensor) -> Tensor:
     sizes, strides = like.shape, like.stride()
 
     def is_outside(a: int, b: int) -> bool:
-        return not holds(strides[b] == 0) and (
-            holds(strides[a] == 0) or holds(strides[a] > strides[b])
-        )
+        if holds(strides[b] == 0):
+            return False
+        if holds(strides[a] == 0):
+            return True
+        larger = strides[a] > strides[b]
+        if has_free_unbacked_symbols(larger):
+            # Data decide, but no multiple is smaller.
+            if statically_known_true(strides[a] % strides[b] == 0):
+                return True
+            if statically_known_true(strides[b] % strides[a] == 0):
+                return False
+        return bool(larger)
 
     last = like.dim() - 1
     ones = [i for i in range(last) if holds(sizes[i] == 1)]

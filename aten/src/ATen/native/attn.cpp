@@ -181,8 +181,22 @@ DimVector order_in_memory(const Tensor& x) {
     return condition.has_hint() && condition.guard_bool(__FILE__, __LINE__);
   };
   const auto is_outside = [&](int64_t a, int64_t b) {
-    return !holds(strides[b].sym_eq(0)) &&
-        (holds(strides[a].sym_eq(0)) || holds(strides[a].sym_gt(strides[b])));
+    if (holds(strides[b].sym_eq(0))) {
+      return false;
+    }
+    if (holds(strides[a].sym_eq(0))) {
+      return true;
+    }
+    const SymBool larger = strides[a].sym_gt(strides[b]);
+    if (!larger.has_hint()) { // Data decide, but no multiple is smaller.
+      if (holds((strides[a] % strides[b]).sym_eq(0))) {
+        return true;
+      }
+      if (holds((strides[b] % strides[a]).sym_eq(0))) {
+        return false;
+      }
+    }
+    return larger.guard_bool(__FILE__, __LINE__);
   };
   const int64_t last = x.dim() - 1;
   DimVector order, ones;
