@@ -13,6 +13,7 @@ from fork.cpp.scan import FRONT, SCOPE, Scan, closing, scan
 TYPE = re.compile(
     r"^(?:struct|class|union|enum)\b|\b(?:struct|class|union|enum)\b[^(){};=]*\{|\b(?:using|typedef|namespace)\b"
 )
+CLASS = re.compile(r"\b(?:struct|class|union)\b[^()]*$")
 # A function of which the compiler may make a type or a constant; and what is no function.
 MADE_OF = re.compile(r"#|\b(?:constexpr|consteval|auto|decltype)\b")
 # What the language calls by itself.
@@ -111,10 +112,18 @@ def only_bodies(before: str, after: str) -> bool:
     """Whether nothing differs but what functions do when they are called, of which no type and no constant is made."""
     old, new = _items(before), _items(after)
     for a, b, c, d in hunks(old, new):
-        heads = [[_text(item).partition("{")[0] for item in items] for items in (old[a:b], new[c:d])]
-        if heads[0] != heads[1] or any(goes_on(head) or MADE_OF.search(head) for head in heads[0]):
+        if b - a != d - c or not all(map(_differ_in_bodies, old[a:b], new[c:d])):
             return False
     return True
+
+
+def _differ_in_bodies(before: str, after: str) -> bool:
+    """Whether two items are one function, or a class whose functions do something else."""
+    (head, _, old), (other, _, new) = (_text(item).partition("{") for item in (before, after))
+    if CLASS.search(head) and head == other:
+        (old, _, end), (new, _, other_end) = old.rpartition("}"), new.rpartition("}")
+        return end == other_end and only_bodies(old, new)
+    return head == other and not goes_on(head) and not MADE_OF.search(head)
 
 
 def defined(before: str, after: str) -> set[str] | None:

@@ -87,6 +87,41 @@ def test_what_a_function_does_makes_no_type(old: str, new: str, expected: bool) 
     assert not only_bodies(lambdas, lambdas.replace("return a", "return 2 * a"))
 
 
+VECTOR = """\
+template <> class Vec<float> : public Base<float> {
+ private:
+  __m256 values = {};
+ public:
+  using size_type = int;
+  static constexpr int size() { return 8; }
+  Vec(__m256 v) : values(v) {}
+  virtual Vec abs() const { return mask(values); }
+  struct Inner { int get() { return a; } int a; };
+};
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("mask(values)", "plus(values)", True),
+        ("return a;", "return 2 * a;", True),
+        ("return 8", "return 4", False),
+        ("__m256 values = {}", "__m512 values = {}", False),
+        ("= {}", "= {1}", False),
+        ("values(v)", "values(-v)", False),
+        ("int a;", "long a;", False),
+        ("virtual Vec", "Vec", False),
+        ("size_type = int", "size_type = long", False),
+        ("Base<float>", "Base<double>", False),
+        ("  Vec(__m256 v)", "  void more();\n  Vec(__m256 v)", False),
+    ],
+)
+def test_what_functions_of_a_class_do_makes_no_other_type(old: str, new: str, expected: bool) -> None:
+    for text in (VECTOR, f"namespace at {{\n{VECTOR}}}\n"):
+        assert only_bodies(text, text.replace(old, new)) == expected
+
+
 # Heads that are easily taken for variables, and what ends with neither a brace nor a semicolon.
 HARD = """\
 namespace at {

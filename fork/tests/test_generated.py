@@ -13,7 +13,7 @@ from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Tree
 from fork.cpp.definitions import defined
 from fork.cpp.slices import sliced
-from fork.engine.generate.generated import AUTOGRAD, Generated
+from fork.engine.generate.generated import AUTOGRAD, SHIMS, UPDATE, Generated
 from fork.engine.generate.lists import List, of_release
 from fork.engine.generate.schemas import redefinitions
 from fork.engine.replace.replace import added_entries
@@ -249,6 +249,19 @@ def test_what_the_generators_reject(torchgen: Path) -> None:
     line = text.count("\n", 0, text.index("- name: abs(Tensor self)")) + 2
     with pytest.raises(ForkError, match=f"generators reject {DERIVATIVES}:{line}: .*absolutely"):
         found.differing  # noqa: B018
+
+
+def test_functions_of_aotinductor_that_its_headers_do_not_declare(torchgen: Path) -> None:
+    """PyTorch's generator compares them with the branch's headers, which somebody has to write again."""
+    shims, fallbacks = Path("torch/include") / SHIMS, "stage/torchgen/aoti/fallback_ops.py"
+    first = '"aten._adaptive_avg_pool2d.default"'
+    shutil.copytree(bases.installed().site / shims, torchgen / "stage" / shims)
+    edit(torchgen, fallbacks, first, f"# mine\n    {first}")
+    generated(torchgen).differing  # noqa: B018
+    edit(torchgen, fallbacks, first, f'"aten.softplus.default": {{}},\n    {first}')
+    said = f"reject torchgen/aoti/fallback_ops.py.*: {SHIMS}.* declare other functions for AOTInductor: `{UPDATE}`"
+    with pytest.raises(ForkError, match=said):
+        generated(torchgen).differing  # noqa: B018
 
 
 def test_other_tags(torchgen: Path) -> None:

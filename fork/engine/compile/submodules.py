@@ -92,9 +92,10 @@ def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
     written = [_make(base, top, one, work / "made") for one in MADE]
     made = [work / "made"] if any(written) else []
     numpy = (base.site / "numpy/_core/include", base.site / "numpy/core/include")
-    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack/include"
+    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack"
     brought = base.site.parents[2] / "include"
-    plain = (*sorted(top.glob("*/include")), *(top / name for name in FOLDERS), top, qnnpack, *numpy, brought)
+    own = (qnnpack / "include", qnnpack / "src", *numpy, brought)
+    plain = (*sorted(top.glob("*/include")), *(top / name for name in FOLDERS), top, *own)
     return [*made, *(folder for folder in plain if folder.is_dir())]
 
 

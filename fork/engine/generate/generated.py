@@ -28,6 +28,7 @@ from fork.weave.yamls import by_name
 
 PROGRAM = Path(__file__).with_name("whole.py")
 AUTOGRAD = "torch/csrc/autograd/generated/"
+SHIMS, UPDATE = "torch/csrc/inductor/aoti_torch/generated/", "python torchgen/gen.py --update-aoti-c-shim"
 NODES, TAGS = AUTOGRAD + "Functions.h", "aten/src/ATen/native/tags.yaml"
 # What a build compiles or ships; a file with all that its shards have is for readers.
 MADE = re.compile(r"(?!.*Everything\.cpp$|.*RegistrationDeclarations\.h$|.*/templates/).*\.(?:cpp|cu|h|py)$")
@@ -214,7 +215,7 @@ class Generated:
         return Made(folder)
 
     def _fresh(self, part: str) -> Made:
-        inputs = [file.read_bytes() for file in (PROGRAM, *map(self.stage.joinpath, self._changed))]
+        inputs = [file.read_bytes() for file in (PROGRAM, *map(self.stage.joinpath, self._changed), *self._shims)]
         texts = {path: one.text for path, one in self.lists.items()}
         asked = digest(self.base.record_text.encode(), *inputs, *(text.encode() for text in texts.values()))
         folder = self.work / "fresh" / part / asked
@@ -223,17 +224,29 @@ class Generated:
             self._run(self.stage, part, texts, folder.with_suffix(".part")).replace(folder)
         return Made(folder)
 
+    @property
+    def _shims(self) -> list[Path]:
+        """The branch's headers of AOTInductor, which a generator compares with what it would write."""
+        return sorted((self.stage / "torch/include" / SHIMS).glob("*.h"))
+
     def _run(self, site: Path, part: str, lists: Mapping[str, str], out: Path) -> Path:
         shutil.rmtree(out, ignore_errors=True)
         for path, text in lists.items():
             write(out / "lists", Path(path).name, text)
+        headers = self._shims if site == self.stage else []
+        for header in headers:
+            write(out / SHIMS, header.name, header.read_text())
         words: list[str | Path] = [PROGRAM, out / "lists", out, part]
         generators.run(self.base, site, self.work, words, lambda said: self._rejected(said, out))
         shutil.rmtree(out / "lists")
+        for header in headers:
+            (out / SHIMS / header.name).unlink()
         return out
 
     def _rejected(self, said: str, out: Path) -> str:
         """What they say, by the file that somebody edits."""
+        if "AOTInductor C shim header files" in said:
+            return f"{self.of}: {SHIMS}*.h declare other functions for AOTInductor: `{UPDATE}` writes them"
         files = {path: out / "lists" / Path(path).name for path in self.lists}
         words = rejection(said, files[NATIVE_FUNCTIONS], files[DERIVATIVES])
         for path, file in files.items():

@@ -142,12 +142,14 @@ class Search:
                 compiler = source.compiler if self._trace.only_includes(source) else self._before
                 old[compiler] |= dict.fromkeys(compiler.units(source.path, text), source)
         for compiler, units in old.items():
+            if count := sum(not compiler.kept(unit) for unit in units):
+                print(f"compare  with {count} object{'s' * (count > 1)} of what there was before", flush=True)
             for unit, made in compiler.compile_all(units).items():
                 units[unit].old.append(None if isinstance(made, Failed) else Object(made))
 
     def _failed(self, source: Source, failed: Failed) -> str:
         if source.why == CHANGED:
-            raise ForkError(f"compiling {source.path} failed: {self._missing(failed)}")
+            return f"compiling {source.path} failed: {self._missing(failed)}"
         if source.generated and self._generated.of:
             error = re.sub(r"^.*?error: ", "", failed.error)
             raise ForkError(f"{self._generated.of} gives code that does not compile for the wheel: {error}")
