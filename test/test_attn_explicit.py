@@ -441,20 +441,18 @@ class TestLayout(DynamoTestCase):
         """What a trace says of them is where results lie when it runs."""
         known = 2, 3, 5, 4, 7, 6
         expected = results_of(*OPERATORS)(*lay_out((where,) * 3, known))
-        for name in ("operators", "decomposition"):
+        for route in (lambda x: x, generic, decomposed):
             for unknown in ({1}, {2}, {1, 2}, {*range(6)}):
                 shapes = ShapeEnv()
                 made = {i: shapes.create_unbacked_symint() for i in unknown}
                 values = {x.node.expr: known[i] for i, x in made.items()}
                 sizes = [made.get(i, x) for i, x in enumerate(known)]
-                functions = (
-                    OPERATORS if name == "operators" else map(decomposed, OPERATORS)
-                )
                 with FakeTensorMode(shape_env=shapes):
-                    results = results_of(*functions)(*lay_out((where,) * 3, sizes))
+                    run = results_of(*map(route, OPERATORS))
+                    results = run(*lay_out((where,) * 3, sizes))
                 for result, like in zip(results, expected):
                     strides = [sympy.sympify(x).subs(values) for x in result.stride()]
-                    self.assertEqual(strides, like.stride(), msg=f"{name} {unknown}")
+                    self.assertEqual(strides, like.stride(), msg=f"{route} {unknown}")
 
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     @parametrize("backend", ["aot_eager", "inductor", "AOTInductor"])
