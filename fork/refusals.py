@@ -48,7 +48,14 @@ class Refusal(Enum):
     TOO_MANY = "{what} have to be compiled, about {minutes} minutes of a core's time: `--many {count}` allows it"
 
     NOT_COMPILED = "{path} {why} and does not compile for the wheel: {error}"
-    HIDDEN = "{what} is hidden in {library} and {why}, so {user} would still use the base's: give it another name"
+    HIDDEN = (
+        "{what} is hidden in {library} and cannot become a jump there, so {user} would still use the base's: "
+        "give it another name"
+    )
+    HIDDEN_VARIABLE = (
+        "{what} is a variable that is hidden in {library}, so {user} would still use the base's: "
+        "change functions that it leads to instead, or give it another name"
+    )
     HIDDEN_ELSEWHERE = "{path} uses `{name}`, which the base hides so that nothing else reaches it"
     BOUND = "{what} is bound to the base's own definition inside its library"
     LAUNCHED = "{what} would be launched by the base's code too: take nvcc 12.8"

@@ -422,9 +422,13 @@ REFUSED = {
     ),
     "a hidden table": (
         {ONE: ("{&called, slots, 0}", "{&slot, slots, 0}")},
-        "`at::native::type` is hidden in libtorch_cpu.so and is a variable, so at::native::tabled would still use",
+        "`at::native::type` is a variable that is hidden in libtorch_cpu.so, so at::native::tabled would still use the "
+        "base's: change functions that it leads to instead, or give it another name",
     ),
-    "a table that a hidden one has": ({ONE: ("= {&slot,", "= {&called,")}, "`at::native::type` is hidden in"),
+    "a table that a hidden one has": (
+        {ONE: ("= {&slot,", "= {&called,")},
+        "`at::native::type` is a variable that is hidden in",
+    ),
     # The base's code has both names.
     "two functions that were one": (
         {ONE: ('__attribute__((alias("_ZN2at6native5equalEi")))', "{ return a * 9; }")},
@@ -436,7 +440,7 @@ REFUSED = {
     ),
     "a hidden variable": (
         {ONE: ("written = 1", "written = 2")},
-        "One.cpp:7 `at::native::written` is hidden in libtorch_cpu.so and is a variable, so at::native::seen would",
+        "One.cpp:7 `at::native::written` is a variable that is hidden in libtorch_cpu.so, so at::native::seen would",
     ),
     "a registration's name": (
         {START: ('"one,', '"two,')},

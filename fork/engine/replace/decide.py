@@ -82,8 +82,10 @@ class Decision:
                 self._add_user(path, why, alone, made, whole)
         self._add_generated(names if written and names else set(), whole)
         refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
-        for path in headers:
-            if not self._sources.keys() & users and not self._problems:
+        if not any(
+            one.path in users or (one.generated and one.words & (names or set())) for one in self._sources.values()
+        ):
+            for path in headers:
                 print(f"note     {path}: nothing that the wheel is made of names what changes there", flush=True)
         self._refuse_many()
         self._tell_unread({**changed, **headers})

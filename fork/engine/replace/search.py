@@ -179,9 +179,9 @@ class Search:
         for name, (source, caller) in lost.items():
             inside = caller.library.rpartition("/")[2]
             data = any(name in one.defined and one.defined[name].data for one in source.new)
-            why = "is a variable" if data else "cannot become a jump there"
+            refusal = Refusal.HIDDEN_VARIABLE if data else Refusal.HIDDEN
             where = f"{caller.file}'s {called(caller.name)}" if caller.file else called(caller.name)
-            yield Refusal.HIDDEN.of(what=say(source, name), library=inside, why=why, user=where)
+            yield refusal.of(what=say(source, name), library=inside, user=where)
 
     def _result(self) -> Replacements:
         self._trace.jump_all()
