@@ -53,7 +53,8 @@ The gradients of :attr:`q`, :attr:`k` and :attr:`v` lie as these do.
 .. note::
     The last bits of results may depend on the number of threads, and ``-0.0`` may become ``0.0``.
     Where a device has fused kernels, the environment variable ``TORCH_ATTN_KERNELS=0``, read once
-    by each process, turns them off, and ``1`` turns them on for all that they compute.
+    by each process, turns them off, and ``1`` turns them on for all that they compute. Code that
+    :func:`torch.compile` has in its cache keeps the choice of the process that compiled it.
 
 Args:
     q (Tensor): the queries, of size :math:`(*, M, D)`
