@@ -12,6 +12,9 @@ SOURCES, KERNEL, HEADERS = (".cpp", ".cc", ".c"), ".cu", (".h", ".hpp", ".cuh")
 # What the libraries of a wheel are made of; templates of generated sources lie among it.
 FOLDERS = ("aten/src/", "c10/", "torch/csrc/", "torch/nativert/", "torch/headeronly/", "caffe2/")
 LIBRARIES = (*FOLDERS, "torch/library.h", "torch/custom_class.h", "torch/custom_class_detail.h")
+# Folders of headers that are included by their names from there.
+QNNPACK = "aten/src/ATen/native/quantized/cpu/qnnpack"
+TOPS = ("torch/csrc/api/include", f"{QNNPACK}/include", f"{QNNPACK}/src")
 
 
 # Of a path without a kind.

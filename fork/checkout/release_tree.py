@@ -14,7 +14,7 @@ from fork.checkout.git import Checkout
 from fork.cpp.difference import hunks
 from fork.cpp.scan import Scan, scan
 from fork.errors import ForkError
-from fork.tree import ELSEWHERE, HEADERS, KERNEL, LIBRARIES, SOURCES, on_device
+from fork.tree import ELSEWHERE, HEADERS, KERNEL, LIBRARIES, SOURCES, TOPS, on_device
 from fork.weave.merge import merged
 
 UPSTREAM = "https://github.com/pytorch/pytorch"
@@ -165,7 +165,8 @@ def including_of(texts: Mapping[str, str]) -> dict[str, set[str]]:
             found[name].add(file)
             found[f"aten/src/{name}"].add(file)
             if not name.startswith(("ATen/", "c10/", "torch/csrc/")):
-                found[f"torch/csrc/api/include/{name}"].add(file)
+                for top in TOPS:
+                    found[f"{top}/{name}"].add(file)
                 found[str(PurePosixPath(file).with_name(PurePosixPath(name).name))].add(file)
     return found
 

@@ -27,10 +27,27 @@ MEDIAN = "aten/src/ATen/native/MedianMine.cpp"
 DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
 PREFIX = "torch/csrc/inductor/cpp_prefix.h"
+UNARY, BINARY = (f"aten/src/ATen/functorch/BatchRules{name}Ops.cpp" for name in ("Unary", "Binary"))
+RULES = "aten/src/ATen/functorch/Rules.h"  # a header of the checkout that no wheel has
+COMPARE = "aten/src/ATen/native/TensorCompare.cpp"
+# Headers that no wheel has, by how they are included, each with a function that leaves its argument alone.
+LEAVING = {
+    "ATen/native/sparse/Mine.h": "aten/src/ATen/native/sparse/Mine.h",
+    "torch/mine.h": "torch/csrc/api/include/torch/mine.h",
+    "qnnpack/mine.h": "aten/src/ATen/native/quantized/cpu/qnnpack/src/qnnpack/mine.h",
+}
 ONLY_THERE = "aten/src/ATen/native/mkldnn/OnlyThere.h"  # a header of the checkout that no wheel has
 # PyTorch's functions in words of our own: one that the base exports, and others that it hides and calls.
 SOURCES = {
     KERNEL: "void kernel() {\n  return;\n}\n",
+    **{path: f"inline bool left{n}(bool x) {{ return x; }}\n" for n, path in enumerate(LEAVING.values())},
+    COMPARE: "".join(f"#include <{name}>\n" for name in LEAVING)
+    + """\
+#include <ATen/core/Tensor.h>
+namespace at::native {
+Tensor isreal(const Tensor& self) { return left0(left1(left2(true))) ? self.eq(self) : self.ne(self); }
+} // namespace at::native
+""",
     NONZERO: """\
 #include <ATen/core/Tensor.h>
 
@@ -55,6 +72,24 @@ at::Tensor cdot_pow2(const at::Tensor& bits) {
 } // namespace at::native::sobol_utils
 """,
     ONLY_THERE: "#pragma once\nconstexpr int kByTwo = 2;\n",
+    RULES: """\
+#pragma once
+#include <torch/library.h>
+#define RULE(op) m.impl(#op, same);
+#define EACH(_) _(signbit) _(frac)
+inline at::Tensor same(const at::Tensor& self) { return self; }
+""",
+    UNARY: """\
+#include <ATen/functorch/Rules.h>
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
+  EACH(RULE)
+  RULE(erf)
+}
+""",
+    BINARY: """\
+#include <ATen/functorch/Rules.h>
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) { RULE(erfc) }
+""",
     MANUAL: """\
 #include <torch/csrc/autograd/FunctionsManual.h>
 
@@ -124,6 +159,16 @@ def test_an_edit_and_the_next(tree: Path, capsys: pytest.CaptureFixture[str], mo
     assert python(tree, CODE) == "True False"
 
 
+@pytest.mark.parametrize("path", LEAVING.values(), ids=[*LEAVING])
+def test_a_header_that_no_wheel_has(tree: Path, path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it was before is the release's, wherever the compiler finds the branch's."""
+    edit(tree, path, "return x", "return !x")
+    assert build(tree) == 0
+    said = capsys.readouterr().out
+    assert f"replaced {COMPARE} (includes the changed {path})\n" in said, said
+    assert python(tree, "import torch; print(torch.isreal(torch.ones(1)).item())") == "False"
+
+
 def test_a_hidden_function_whose_caller_is_not_there(tree: Path) -> None:
     """The base's copy jumps to the branch's."""
     edit(tree, SOBOL, "return bits.sum()", 'TORCH_CHECK(false, "the branch says no");\n  return bits')
@@ -154,6 +199,29 @@ def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(
         rf"{NATIVE_FUNCTIONS}:\d+, .* no longer has `TORCH_LIBRARY_IMPL\(aten, SparseCPU, m\): \"is_coal", said
     )
+
+
+@pytest.mark.parametrize(
+    ("edits", "gone"),
+    [
+        ({UNARY: ("  RULE(erf)\n", "")}, "erf"),
+        ({RULES: (" _(signbit)", "")}, "signbit"),
+        ({UNARY: ("  EACH(RULE)\n", "  RULE(frac)\n")}, "signbit"),
+        ({UNARY: ("  RULE(erf)\n", '  m.impl("erf", [](const at::Tensor& self) { return self.neg(); });\n')}, ""),
+        ({UNARY: ("  RULE(erf)\n", ""), BINARY: ("RULE(erfc)", "RULE(erfc) RULE(erf)")}, ""),
+    ],
+    ids=["by a macro", "in a header's list", "one of a list", "registered otherwise", "in another source"],
+)
+def test_a_kernel_that_is_gone(
+    tree: Path, edits: dict[str, tuple[str, str]], gone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The base would keep it, so a branch that takes one away is refused, by whatever macros it was registered."""
+    for path, (old, new) in edits.items():
+        edit(tree, path, old, new)
+    assert build(tree, "--plan") == bool(gone)
+    _, refused, said = capsys.readouterr().err.partition("fork: ")
+    assert bool(refused) == bool(gone)
+    assert not gone or said == f"{UNARY} no longer has `{gone}` for FuncTorchBatched, which the base has registered\n"
 
 
 def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

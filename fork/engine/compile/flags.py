@@ -11,7 +11,7 @@ from pathlib import Path
 from fork.engine.compile import toolchain
 from fork.engine.compile.device import Device
 from fork.engine.wheel.base import Base
-from fork.tree import KERNEL
+from fork.tree import KERNEL, TOPS
 
 # PyTorch's CMake files define these for its libraries, beside those that the base tells in its CXX_FLAGS.
 DEFINED = (
@@ -70,7 +70,10 @@ class Flags:
     ) -> None:
         self.base, self.work, self.capabilities = base, work, capabilities
         self.device = device = device or Device(base, None, "")
-        self.includes, self.behind = includes, behind
+        tops = ["", *(top.removeprefix("aten/src/") for top in TOPS)]
+        found = (folder / top for folder in includes for top in tops if not top or (folder / top).is_dir())
+        self.includes = [*dict.fromkeys(found)]
+        self.behind = behind
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         told = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
         said = [word for word in (told[1] if told else "").split() if word.startswith(("-D", "-O", "-f"))]
@@ -83,9 +86,9 @@ class Flags:
             *(f"-D{name}" for name in DEFINED),
             *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(capabilities)),
             *(f"-D{definition}" for definition in base.probe.definitions),
-            *(word for folder in includes for word in ("-I", str(folder))),
-            *(f"-isystem{folder}" for folder in (*headers, base.probe.include, toolchain.GLUE / "include")),
-            *(f"-idirafter{folder}" for folder in behind),
+            *(word for folder in self.includes for word in ("-I", str(folder))),
+            *(f"-isystem{folder}" for folder in (*headers, base.probe.include)),
+            *(f"-idirafter{folder}" for folder in (*behind, toolchain.GLUE / "include")),
         ]
 
     def behind_all(self, folders: Sequence[Path]) -> Flags:

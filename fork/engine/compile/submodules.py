@@ -12,6 +12,7 @@ from fork import process
 from fork.checkout.git import Checkout
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
+from fork.tree import TOPS
 
 # Where headers lie that are not in `third_party/NAME/include`.
 FOLDERS = (
@@ -92,9 +93,8 @@ def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
     written = [_make(base, top, one, work / "made") for one in MADE]
     made = [work / "made"] if any(written) else []
     numpy = (base.site / "numpy/_core/include", base.site / "numpy/core/include")
-    qnnpack = checkout / "aten/src/ATen/native/quantized/cpu/qnnpack"
     brought = base.site.parents[2] / "include"
-    own = (qnnpack / "include", qnnpack / "src", *numpy, brought)
+    own = (*(checkout / top for top in TOPS), *numpy, brought)
     plain = (*sorted(top.glob("*/include")), *(top / name for name in FOLDERS), top, *own)
     return [*made, *(folder for folder in plain if folder.is_dir())]
 

@@ -43,11 +43,11 @@ def replace_sources(
     if not tree.known:
         print(f"warning  {tree.lacking(base.version, base.probe.commit)}", flush=True)
     headers = {path: text for path, text in texts.items() if kind_of(path) is Kind.HEADER}
-    own = _headers(base, tree, headers, work, stage)
+    own, released = _headers(base, tree, headers, work, stage)
     made = generated_of(build, tree, texts, stage)
     libraries = Libraries(base, work, tree.device, tree.namesakes)
     before = [work / "headers"]
-    compilers = [workshop.compiler(front) for front in ([own, work / "joined", *before], before)]
+    compilers = [workshop.compiler(front) for front in ([own, work / "joined", *before], [released, *before])]
     search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made)
     sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
@@ -61,19 +61,23 @@ def replace_sources(
     return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 
-def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> Path:
-    """The folder with the headers that the branch changes, as the wheel's release has them with the change."""
-    folder = work / "changed"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def _headers(base: Base, tree: Tree, texts: Mapping[str, str], work: Path, stage: Path) -> tuple[Path, Path]:
+    """The folder with the headers that the branch changes, as the wheel's release has them with the change; and one
+    with those that no wheel ships as they were, since a compiler would take them from the checkout."""
+    folders = work / "changed", work / "released"
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
     for path, text in texts.items():
         merged = tree.merged(path, text)
         shipped = base.wheel_path(path) or base.new_path(path)
-        inner = path.removeprefix("aten/src/")
-        write(folder, inner, f'#line 1 "{tree.checkout.path / path}"\n{merged}')
+        inner, line = path.removeprefix("aten/src/"), f'#line 1 "{tree.checkout.path / path}"\n'
+        write(folders[0], inner, line + merged)
+        if base.wheel_path(path) is None and (before := tree.read(path)) is not None:
+            write(folders[1], inner, line + before)
         if shipped:
             write(stage, shipped, merged)
-    return folder
+    return folders
 
 
 def generated_of(build: Build, tree: Tree, texts: Mapping[str, str], stage: Path) -> Generated:
