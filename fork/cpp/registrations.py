@@ -23,6 +23,9 @@ TABLE = re.compile(r"^[ \t]*(?:static\s+)?const\s+[\w:]+(?:<[^;{}()=]*>)?\s+\w+\
 LAMBDA = re.compile(r"(?<![\w\])[])\[[\w\s&=,*:]*\]\s*(?:\([^{};]*\))?[\w\s]*(?:->[^{};()]*)?\{")
 IMPL = re.compile(r"\bm\w*\s*\.\s*impl\w*\(\s*([^,;]+)")
 NAME = re.compile(r"fork_left_(\d+)")
+# What the preprocessor makes of a block of kernels, and of each registration there.
+MADE = re.compile(r"\bTORCH_LIBRARY_IMPL_init_(\w+)_(\w+?)_\d+\s*\(\s*torch::Library\s*&\s*\w+\s*\)\s*\{")
+NAMED = re.compile(r'\.\s*impl\w*\s*\([^";]*((?:"[^"]*"\s*)+)')
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,30 @@ def dropped(before: str, after: str) -> list[tuple[int, str]]:
         if there[head] < 0:
             gone.append((before.count("\n", 0, at) + 1, head))
     return gone
+
+
+def kernels(preprocessed: str) -> Counter[str]:
+    """The kernels that a text registers behind its macros: each operator's name, and for which key."""
+    found: Counter[str] = Counter()
+    for block in MADE.finditer(preprocessed):
+        body = preprocessed[block.end() : closing(preprocessed, block.end(), len(preprocessed))]
+        names = ("".join(one.replace('"', "").split()) for one in NAMED.findall(body))
+        found.update(f"`{name}` for {block[2]}" for name in names)
+    return found
+
+
+def blocks_of_kernels(text: str) -> list[str]:
+    """What the blocks say that register kernels, and the macros of the text; nothing where there is no such block."""
+    there = scan(text)
+    blocks = [block for block in BLOCK.finditer(there.code) if "_IMPL" in block[1]]
+    said = [there.said(block.start(), closing(there.code, block.end(), len(there.code))) for block in blocks]
+    return [*said, *macros(text)] if said else []
+
+
+def macros(text: str) -> list[str]:
+    """What a text defines for the preprocessor, and on which conditions."""
+    there = scan(text)
+    return [there.said(one.start, one.end) for one in there.directives if one.kind not in ("include", "pragma", "line")]
 
 
 def altered(before: str, after: str) -> list[tuple[int, str]]:

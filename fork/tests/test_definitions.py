@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fork.cpp.definitions import _items, concerned, defined, only_bodies
-from fork.cpp.registrations import altered, dropped, left
+from fork.cpp.registrations import altered, dropped, kernels, left
 from fork.cpp.scan import scan
 
 BEFORE = """\
@@ -413,4 +413,21 @@ def test_what_is_no_longer_registered() -> None:
     assert [head for _, head in dropped(REGISTRATIONS, less)] == [
         "C10_DEFINE_int(other)",
         'static Registry registers("one", f)',
+    ]
+
+
+def test_kernels_behind_macros() -> None:
+    """As a preprocessor leaves them: a name in parts, and blocks of several keys."""
+    text = """\
+static void TORCH_LIBRARY_IMPL_init_aten_FuncTorchBatched_7(torch::Library&); static const int i(&init);
+void TORCH_LIBRARY_IMPL_init_aten_FuncTorchBatched_7(torch::Library & m) {
+  m.impl("add" "." "Tensor", [](int a) { return "no"; }); m.impl(name<true>("aten::" "erf"), &f);
+}
+void TORCH_LIBRARY_IMPL_init___Meta_9(torch::Library& m) { m.impl("erf", f); }
+void other() { m.impl("sin", f); }
+"""
+    assert [*kernels(text)] == [
+        "`add.Tensor` for FuncTorchBatched",
+        "`aten::erf` for FuncTorchBatched",
+        "`erf` for Meta",
     ]

@@ -75,6 +75,8 @@ def test_an_error_by_the_name_that_somebody_edits(tmp_path: Path) -> None:
     said = "x.o:(.text.f+0x1): undefined reference to `at::native::sine(at::Tensor const&)'"
     said_so = "native.yaml:3 `CPU: sine` names at::native::sine, which no source defines"
     assert [one.error for one in errors(said, names, tmp_path)] == [said_so]
+    said = "/ld: y.o:(.data.s+0x0): multiple definition of `Stub::AVX2'; x.o:(.data.s+0x0): first defined here"
+    assert errors(said, names, tmp_path)[0].error.startswith("more than one object defines `Stub::AVX2`: a source of")
 
 
 def test_what_a_fragment_misses(tmp_path: Path) -> None:

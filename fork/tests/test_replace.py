@@ -520,7 +520,13 @@ def test_cuda_off_leaves_the_code_of_the_gpu(calling: str, tmp_path: Path, capsy
     text = "#include <ATen/native/Shared.h>\nAPI int on_gpu(int a) { return at::native::small(a); }\n"
     shared = SOURCES[SHARED].replace("inline int small", "[[gnu::noinline]] inline int small")
     shared = shared.replace("template <typename T> T twice", f"{calling}template <typename T> T twice")
-    both = Small(tmp_path, sources={**SOURCES, SHARED: shared, kernel: text})
+    alone, uses = f"{FOLDER}/Alone.h", f"{FOLDER}/Uses.h"
+    others = {
+        alone: "constexpr int kAlone = 1;\n",
+        uses: "#include <ATen/native/Alone.h>\ninline int uses(int a = kAlone) { return a; }\n",
+        THREE: f"#include <ATen/native/Uses.h>\n{SOURCES[THREE]}",
+    }
+    both = Small(tmp_path, sources={**SOURCES, **others, SHARED: shared, kernel: text})
     write(both.base.site, {"torch/version.py": "cuda: str = '13.0'\n"})
     # Its inline functions are exported, as nvcc leaves them.
     words = (FLAGS[2], "-shared", "-x", "c++", "-I", both.tree / "aten/src", both.tree / kernel)
@@ -528,6 +534,9 @@ def test_cuda_off_leaves_the_code_of_the_gpu(calling: str, tmp_path: Path, capsy
     here, whole, told = both.change({SHARED: ("a + 10", "a + 13")})
     assert here == whole and {line.partition(" ")[0] for line in told} == {TWO, THREE}
     said = f"left out {kernel}: it includes the changed {SHARED}, and the GPU keeps the base's, as --cuda off asks\n"
+    assert said in capsys.readouterr().out
+    # Another header may change otherwise, whoever uses it without its name.
+    both.plan({SHARED: ("a + 10", "a + 13"), alone: ("= 1", "= 2")})
     assert said in capsys.readouterr().out
     with pytest.raises(ForkError, match=f"{kernel} includes the changed {SHARED}, where more than functions differs"):
         both.plan({SHARED: ("  int second;", "  long second;")})

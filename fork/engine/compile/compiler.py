@@ -119,7 +119,8 @@ class Compiler:
                 made = failed
             if made:
                 done += 1
-                print(f"         [{done}/{len(todo)} {time.monotonic() - begun:.1f}] {unit.named}", flush=True)
+                how = " failed" * isinstance(made, Failed)
+                print(f"         [{done}/{len(todo)} {time.monotonic() - begun:.1f}] {unit.named}{how}", flush=True)
             return made
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

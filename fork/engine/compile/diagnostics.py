@@ -19,13 +19,14 @@ SECTION = re.compile(r":\(\.[^()]*\)(?=: undefined reference)")
 MISSING = re.compile(r"undefined reference to .at::native::(\w+)")
 UNKNOWN = re.compile(r"undefined reference to [`'‘](.+)['’]")
 NOWHERE = "which neither the branch nor the installed torch defines: define it, or rebase the branch onto the release"
+DOUBLE = re.compile(r"multiple definition of [`'‘](.+?)['’]")
 # How nvcc's front end tells an error.
 NVCC = re.compile(r"^(\S.*)\((\d+)\): (?:catastrophic )?error[^:\n]*:", re.MULTILINE)
 # The line of the source that a compiler shows below an error, and the line that points into it.
 QUOTED = re.compile(r" +\d* \| ")
 # Where the compiler reads a unit, below the path that it has in PyTorch.
 UNIT = re.compile(r"^units(?:\.\w+)?/")
-ERROR = re.compile(r":\d+: .*\berror\b.*:|undefined reference|:\d+: .*\berror:")
+ERROR = re.compile(r":\d+: .*\berror\b.*:|undefined reference|multiple definition|:\d+: .*\berror:")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def _told(error: str, names: NamesForErrors, folder: Path) -> str:
     missed = MISSING.search(rest)
     if missed and missed[1] in names.kernels:
         return f"{names.kernels[missed[1]]} names at::native::{missed[1]}, which no source defines"
+    if double := DOUBLE.search(error):
+        return f"more than one object defines `{double[1]}`: a source of kernels is compiled for each instruction set"
     edited = names.files.get(place, place)
     if unknown := UNKNOWN.search(rest):
         return f"{edited} uses `{unknown[1]}`, {NOWHERE}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from fork.checkout.release_tree import Text, Tree, including_of
 from fork.cpp.definitions import KEYWORDS, only_bodies
-from fork.cpp.registrations import alike, altered, dropped, object_of
+from fork.cpp.registrations import alike, altered, blocks_of_kernels, dropped, kernels, macros, object_of
 from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
@@ -23,6 +24,8 @@ from fork.refusals import Refusal
 from fork.tree import HEADERS, KERNEL, Kind, kind_of, on_device
 
 SAYS = "the branch changes what it registers"
+# What an option or another toolkit mends is told last.
+MENDED = (Refusal.NO_NVCC, Refusal.NO_NVCC_FOR_USER, Refusal.TYPE_OF_GPU)
 # What includes the declarations of all operators.
 LISTING, TENSOR = ("ATen/NativeFunctions.h",), "aten/src/ATen/core/TensorBody.h"
 # Generated sources that are not made again, and why.
@@ -43,15 +46,18 @@ class Decided:
 
 
 class Decision:
-    """One look at a change; the compiler has the branch's headers, and `limit` is how much it may take."""
+    """One look at a change; the first compiler has the branch's headers and the second the release's, and `limit` is
+    how much it may take."""
 
-    def __init__(self, tree: Tree, libraries: Libraries, compiler: Compiler, limit: int, made: Generated) -> None:
-        self._tree, self._libraries, self._compiler, self._limit = tree, libraries, compiler, limit
-        self._generated = made
+    def __init__(
+        self, tree: Tree, libraries: Libraries, compilers: tuple[Compiler, Compiler], limit: int, made: Generated
+    ) -> None:
+        self._tree, self._libraries, self._limit, self._generated = tree, libraries, limit, made
+        self._compiler, self._before = compilers
         self._sources: dict[str, Source] = {}
         self._words: set[str] = set()
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
-        self._problems: list[str] = []
+        self._problems: list[tuple[bool, str]] = []  # each with whether an option mends it
 
     def made(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Decided:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
@@ -75,13 +81,15 @@ class Decision:
             known.read = lambda path: made.get(path) or self._tree.read(path)  # a generated header may pass one on
             names = names and changed_names(texts, including, known)
         users = {*including, *(path for name in names or () if everywhere for path in self._tree.naming(name))}
-        alone = names is not None or all(only_bodies(*both) for both in texts.values())
+        bodies = {path for path, both in texts.items() if names is not None or only_bodies(*both)}
         whole = dict[str, str]()  # generated sources, each with its reason
-        for path, why in self._users(users - changed.keys(), headers, more):
+        for path, reaching in self._users(users - changed.keys(), headers, more):
             if names is None or (path not in made and names & self._words_of(path)):
-                self._add_user(path, why, alone, made, whole)
+                self._add_user(path, f"includes the changed {reaching[0]}", bodies.issuperset(reaching), made, whole)
         self._add_generated(names if written and names else set(), whole)
-        refuse_all(self._problems, UNSEEN)  # what needs no compiler, before it takes minutes
+        self._refuse_dropped(any(macros(one) != macros(other) for one, other in texts.values()))
+        # What needs no compiler, before it takes minutes.
+        refuse_all([said for _, said in sorted(self._problems, key=lambda problem: problem[0])], UNSEEN)
         if not any(
             one.path in users or (one.generated and one.words & (names or set())) for one in self._sources.values()
         ):
@@ -93,12 +101,32 @@ class Decision:
 
     def _users(
         self, users: Set[str], headers: Collection[str], more: Mapping[str, Set[str]]
-    ) -> Iterator[tuple[str, str]]:
-        """The sources among these, each with the header that makes it one."""
+    ) -> Iterator[tuple[str, list[str]]]:
+        """The sources among these, each with the headers that make it one."""
         reached = {header: {*self._tree.includers([header], more)} for header in headers}
         for path in sorted(path for path in users if not path.endswith(HEADERS)):
-            header = next((header for header in headers if path in reached[header]), next(iter(headers)))
-            yield path, f"includes the changed {header}"
+            yield path, [header for header in headers if path in reached[header]] or [*headers]
+
+    def _refuse_dropped(self, macros_differ: bool) -> None:
+        """Refuses the loss of kernels that macros register: the preprocessor alone knows them."""
+        lost, places, told = Counter[str](), dict[str, str](), [said for _, said in self._problems]
+        for source in self._sources.values():
+            before, after, path = source.text.before, source.text.after, source.path
+            if before is None or source.generated or path.endswith(KERNEL):
+                continue
+            if any(said.startswith(f"{path} no longer has") for said in told):
+                continue
+            one, other = blocks_of_kernels(before), blocks_of_kernels(after)
+            if one == other and not (one and macros_differ):
+                continue
+            both = ((self._before, before), (self._compiler, after))
+            read = [compiler.preprocessed(compiler.units(path, text)[0]) for compiler, text in both]
+            if all(read):
+                lost.update(kernels(read[0]))
+                lost.subtract(kernels(read[1]))
+                places |= dict.fromkeys(kernels(read[0]), path)
+        for kernel in +lost:
+            self._refuse(Refusal.NO_LONGER_REGISTERED, place=places[kernel], what=kernel)
 
     def _add_user(self, path: str, why: str, alone: bool, made: Collection[str], whole: dict[str, str]) -> None:
         if self._stays(path):
@@ -202,7 +230,7 @@ class Decision:
             raise ForkError(Refusal.TOO_MANY.of(what=what, minutes=seconds // 60 + 1, count=count))
 
     def _refuse(self, refusal: Refusal, **words: object) -> None:
-        self._problems.append(refusal.of(**words))
+        self._problems.append((refusal in MENDED, refusal.of(**words)))
 
     def _words_of(self, path: str) -> set[str]:
         if path not in self._known_words:

@@ -76,7 +76,7 @@ class Search:
     ) -> None:
         self._tree, self._libraries, self._generated = tree, libraries, generated
         self._before = before  # the compiler with the release's headers
-        self._decision = Decision(tree, libraries, compiler, limit, generated)
+        self._decision = Decision(tree, libraries, (compiler, before), limit, generated)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
@@ -149,7 +149,8 @@ class Search:
 
     def _failed(self, source: Source, failed: Failed) -> str:
         if source.why == CHANGED:
-            return f"compiling {source.path} failed: {self._missing(failed)}"
+            known = "" if self._tree.known else "; the release's text is not known here, see the warning above"
+            return f"compiling {source.path} failed: {self._missing(failed)}{known}"
         if source.generated and self._generated.of:
             error = re.sub(r"^.*?error: ", "", failed.error)
             raise ForkError(f"{self._generated.of} gives code that does not compile for the wheel: {error}")
