@@ -111,20 +111,18 @@ class Decision:
         """Refuses the loss of kernels that macros register: the preprocessor alone knows them."""
         lost, places, told = Counter[str](), dict[str, str](), [said for _, said in self._problems]
         for source in self._sources.values():
-            before, after, path = source.text.before, source.text.after, source.path
-            if before is None or source.generated or path.endswith(KERNEL):
+            texts, path = (source.text.before or "", source.text.after), source.path
+            if source.generated or path.endswith(KERNEL) or "TORCH_LIBRARY_IMPL" not in "".join(texts):
                 continue
-            if any(said.startswith(f"{path} no longer has") for said in told):
+            one, other = map(blocks_of_kernels, texts)
+            if any(said.startswith(f"{path} no longer has") for said in told) or (one == other and not macros_differ):
                 continue
-            one, other = blocks_of_kernels(before), blocks_of_kernels(after)
-            if one == other and not (one and macros_differ):
-                continue
-            both = ((self._before, before), (self._compiler, after))
-            read = [compiler.preprocessed(compiler.units(path, text)[0]) for compiler, text in both]
-            if all(read):
-                lost.update(kernels(read[0]))
-                lost.subtract(kernels(read[1]))
-                places |= dict.fromkeys(kernels(read[0]), path)
+            both = zip((self._before, self._compiler), texts)
+            old, new = (compiler.preprocessed(compiler.units(path, text)[0]) for compiler, text in both)
+            if new and (old or not texts[0]):
+                lost.update(kernels(old))
+                lost.subtract(kernels(new))
+                places |= dict.fromkeys(kernels(old), path)
         for kernel in +lost:
             self._refuse(Refusal.NO_LONGER_REGISTERED, place=places[kernel], what=kernel)
 
