@@ -76,7 +76,7 @@ def kernels(preprocessed: str) -> Counter[str]:
     for block in MADE.finditer(preprocessed):
         body = preprocessed[block.end() : closing(preprocessed, block.end(), len(preprocessed))]
         names = ("".join(one.replace('"', "").split()) for one in NAMED.findall(body))
-        found.update(f"`{name}` for {block[2]}" for name in names)
+        found.update(f"`{name.removeprefix(f'{block[1]}::')}` for {block[2]}" for name in names)
     return found
 
 
