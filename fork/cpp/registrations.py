@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fork.cpp.scan import closing, code_of, lines, scan
@@ -59,15 +59,23 @@ def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
     return "".join([*parts, text[end:]]), told
 
 
-def dropped(before: str, after: str) -> list[tuple[int, str]]:
-    """The registrations that a text no longer has, each with its line in the text before."""
+def dropped(before: str, after: str, gained: Mapping[str, int] | None = None) -> list[tuple[int, str]]:
+    """The registrations that a text no longer has, each with its line in the text before; none of a kernel that another
+    text has `gained`."""
     there = Counter(head for _, head in _heads(after))
     gone = []
     for at, head in _heads(before):
         there[head] -= 1
-        if there[head] < 0:
+        if there[head] < 0 and (gained or {}).get(head, -1) < 0:
             gone.append((before.count("\n", 0, at) + 1, head))
     return gone
+
+
+def gained(before: str, after: str) -> Counter[str]:
+    """How many more kernels of each name a text registers now; less than none where they are fewer."""
+    found = Counter(head for _, head in _kernels(after))
+    found.subtract(head for _, head in _kernels(before))
+    return found
 
 
 def kernels(preprocessed: str) -> Counter[str]:
@@ -138,12 +146,16 @@ def object_of(head: str) -> str:
 
 def _heads(text: str) -> Iterator[tuple[int, str]]:
     """Where each kernel and each registration stands, and its words. Those of the base stay that a text lacks."""
+    yield from _kernels(text)
+    yield from ((found.start, found.head) for found in _registrations(text))
+
+
+def _kernels(text: str) -> Iterator[tuple[int, str]]:
     code = code_of(text)
     for block in BLOCK.finditer(code):
         close = closing(code, block.end(), len(code))
         head = " ".join(text[block.start(1) : block.end(1)].split())
         yield from ((kernel.start(), f"{head}: {kernel[1]}") for kernel in IMPL.finditer(text, block.end(), close))
-    yield from ((found.start, found.head) for found in _registrations(text))
 
 
 def _registrations(text: str) -> Iterator[Registration]:

@@ -324,6 +324,7 @@ class Small:
             compilers[1],
             limit,
             NOTHING_GENERATED,
+            {},
         )
         return search, {path: text for path, text in changed.items() if path.endswith((".cpp", ".c"))}, headers, texts
 

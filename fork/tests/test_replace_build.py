@@ -28,7 +28,14 @@ DECLARED = "torch/csrc/autograd/FunctionsManual.h"
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
 PREFIX = "torch/csrc/inductor/cpp_prefix.h"
 UNARY, BINARY = (f"aten/src/ATen/functorch/BatchRules{name}Ops.cpp" for name in ("Unary", "Binary"))
+MINE = "aten/src/ATen/functorch/BatchRulesMine.cpp"
 RULES = "aten/src/ATen/functorch/Rules.h"  # a header of the checkout that no wheel has
+BATCHED = """\
+#include <ATen/functorch/Rules.h>
+TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {{
+{}}}
+"""
+ERF, TRUNC = "  RULE(erf)\n", '  m.impl("trunc", same);\n'  # by a macro, and by its name
 COMPARE = "aten/src/ATen/native/TensorCompare.cpp"
 # Headers that no wheel has, by how they are included, each with a function that leaves its argument alone.
 LEAVING = {
@@ -79,17 +86,8 @@ at::Tensor cdot_pow2(const at::Tensor& bits) {
 #define EACH(_) _(signbit) _(frac)
 inline at::Tensor same(const at::Tensor& self) { return self; }
 """,
-    UNARY: """\
-#include <ATen/functorch/Rules.h>
-TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) {
-  EACH(RULE)
-  RULE(erf)
-}
-""",
-    BINARY: """\
-#include <ATen/functorch/Rules.h>
-TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m) { RULE(erfc) }
-""",
+    UNARY: BATCHED.format(f"  EACH(RULE)\n{ERF}{TRUNC}"),
+    BINARY: BATCHED.format("RULE(erfc)\n"),
     MANUAL: """\
 #include <torch/csrc/autograd/FunctionsManual.h>
 
@@ -204,24 +202,41 @@ def test_a_plan(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("edits", "gone"),
     [
-        ({UNARY: ("  RULE(erf)\n", "")}, "erf"),
-        ({RULES: (" _(signbit)", "")}, "signbit"),
-        ({UNARY: ("  EACH(RULE)\n", "  RULE(frac)\n")}, "signbit"),
-        ({UNARY: ("  RULE(erf)\n", '  m.impl("erf", [](const at::Tensor& self) { return self.neg(); });\n')}, ""),
-        ({UNARY: ("  RULE(erf)\n", ""), BINARY: ("RULE(erfc)", "RULE(erfc) RULE(erf)")}, ""),
+        ({UNARY: (ERF, "")}, "`erf` for FuncTorchBatched"),
+        ({RULES: (" _(signbit)", "")}, "`signbit` for FuncTorchBatched"),
+        ({UNARY: ("  EACH(RULE)\n", "  RULE(frac)\n")}, "`signbit` for FuncTorchBatched"),
+        ({UNARY: (ERF, '  m.impl("erf", [](const at::Tensor& self) { return self.neg(); });\n')}, ""),
+        ({UNARY: (ERF, ""), BINARY: ("RULE(erfc)", "RULE(erfc) RULE(erf)")}, ""),
+        ({UNARY: (ERF, ""), MINE: ("", BATCHED.format(ERF))}, ""),
+        ({UNARY: (TRUNC, "")}, '`TORCH_LIBRARY_IMPL(aten, FuncTorchBatched, m): "trunc"`'),
+        ({UNARY: (TRUNC, ""), BINARY: ("RULE(erfc)", f"RULE(erfc) {TRUNC}")}, ""),
+        ({UNARY: (TRUNC, ""), MINE: ("", BATCHED.format(TRUNC))}, ""),
     ],
-    ids=["by a macro", "in a header's list", "one of a list", "registered otherwise", "in another source"],
+    ids=[
+        "by a macro",
+        "in a header's list",
+        "one of a list",
+        "registered otherwise",
+        "in another source",
+        "in a new source",
+        "by its name",
+        "by its name, in another source",
+        "by its name, in a new source",
+    ],
 )
 def test_a_kernel_that_is_gone(
     tree: Path, edits: dict[str, tuple[str, str]], gone: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The base would keep it, so a branch that takes one away is refused, by whatever macros it was registered."""
     for path, (old, new) in edits.items():
-        edit(tree, path, old, new)
+        if old:
+            edit(tree, path, old, new)
+        else:
+            write(tree, {path: new})
     assert build(tree, "--plan") == bool(gone)
     _, refused, said = capsys.readouterr().err.partition("fork: ")
     assert bool(refused) == bool(gone)
-    assert not gone or said == f"{UNARY} no longer has `{gone}` for FuncTorchBatched, which the base has registered\n"
+    assert not gone or said == f"{UNARY} no longer has {gone}, which the base has registered\n"
 
 
 def test_code_of_the_gpu(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:

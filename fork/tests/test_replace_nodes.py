@@ -179,7 +179,7 @@ class Base(Small):
         released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
         compiler = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [own, work / "joined"], []))
         compiler = compiler if differing.headers or headers else released
-        search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing)
+        search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing, {})
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
         compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fork.checkout.release_tree import Text, Tree, including_of
 from fork.cpp.definitions import KEYWORDS, only_bodies
-from fork.cpp.registrations import alike, altered, blocks_of_kernels, dropped, kernels, macros, object_of
+from fork.cpp.registrations import alike, altered, blocks_of_kernels, dropped, gained, kernels, macros, object_of
 from fork.cpp.scan import code_of
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
@@ -46,14 +46,22 @@ class Decided:
 
 
 class Decision:
-    """One look at a change; the first compiler has the branch's headers and the second the release's, and `limit` is
-    how much it may take."""
+    """One look at a change; the first compiler has the branch's headers and the second the release's, `limit` is
+    how much it may take, and `new` has the texts of the sources that the branch adds."""
 
     def __init__(
-        self, tree: Tree, libraries: Libraries, compilers: tuple[Compiler, Compiler], limit: int, made: Generated
+        self,
+        tree: Tree,
+        libraries: Libraries,
+        compilers: tuple[Compiler, Compiler],
+        limit: int,
+        made: Generated,
+        new: Mapping[str, str],
     ) -> None:
         self._tree, self._libraries, self._limit, self._generated = tree, libraries, limit, made
         self._compiler, self._before = compilers
+        self._new = new
+        self._gained = Counter[str]()  # kernels, by the number of those that the branch's sources have more
         self._sources: dict[str, Source] = {}
         self._words: set[str] = set()
         self._known_words: dict[str, set[str]] = {}  # of sources, by path
@@ -65,8 +73,11 @@ class Decision:
             before = self._tree.start(path) or ""
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         self._words -= KEYWORDS  # a symbol of a type alone, as that of `void ()`, ends with one
-        for path, text in changed.items():
-            self._add(self._tree.text(path, text), CHANGED)
+        own = [self._tree.text(path, text) for path, text in changed.items()]
+        for one in [*own, *(Text(path, None, text) for path, text in self._new.items())]:
+            self._gained.update(gained(one.before or "", one.after))
+        for one in own:
+            self._add(one, CHANGED)
         including = self._tree.includers(headers)
         texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in headers}
         known = HeaderNames(self._tree.read, self._tree.naming, self._tree.texts)
@@ -123,6 +134,9 @@ class Decision:
                 lost.update(kernels(old))
                 lost.subtract(kernels(new))
                 places |= dict.fromkeys(kernels(old), path)
+        for path, text in self._new.items() if +lost else ():
+            if "TORCH_LIBRARY_IMPL" in text and not path.endswith(KERNEL):
+                lost.subtract(kernels(self._compiler.preprocessed(self._compiler.units(path, text, own=True)[0])))
         for kernel in +lost:
             self._refuse(Refusal.NO_LONGER_REGISTERED, place=places[kernel], what=kernel)
 
@@ -175,7 +189,7 @@ class Decision:
             known = self._tree.known and not self._words
             same = alike(text.before, text.after) if text.before and known else set()
             self._sources[text.path] = Source(text, why, self._compiler, declared, alike=same)
-            for _, head in dropped(text.before or text.after, text.after):
+            for _, head in dropped(text.before or text.after, text.after, self._gained):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
                 says = f"{SAYS}: change a function that this calls"

@@ -23,6 +23,7 @@ from fork.errors import ForkError
 from fork.refusals import Refusal
 from fork.tree import BY_A_SETTING, KERNEL, Kind, kind_of, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
+from fork.weave.file_kinds import New
 from fork.weave.merge import merged
 from fork.weave.yamls import by_name
 
@@ -48,7 +49,13 @@ def replace_sources(
     libraries = Libraries(base, work, tree.device, tree.namesakes)
     before = [work / "headers"]
     compilers = [workshop.compiler(front) for front in ([own, work / "joined", *before], [released, *before])]
-    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made)
+    added = build.series.of_kind(build.series.state(build.commit), New)
+    new = {
+        path: file.read_text()
+        for path, file in added.items()
+        if kind_of(path) in (Kind.SOURCE, Kind.KERNEL) and path not in tree.moved.values()
+    }
+    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made, new)
     sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
         if late := libraries.late(path):

@@ -63,7 +63,7 @@ class Replacements:
 
 
 class Search:
-    """One run of the search; `headers` are those that the branch changes."""
+    """One run of the search; `new` has the texts of the sources that the branch adds."""
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class Search:
         before: Compiler,
         limit: int,
         generated: Generated,
+        new: Mapping[str, str],
     ) -> None:
         self._tree, self._libraries, self._generated = tree, libraries, generated
         self._before = before  # the compiler with the release's headers
-        self._decision = Decision(tree, libraries, (compiler, before), limit, generated)
+        self._decision = Decision(tree, libraries, (compiler, before), limit, generated, new)
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
