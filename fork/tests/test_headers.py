@@ -45,8 +45,17 @@ def test_names_that_a_change_concerns(before: str, after: str, expected: set[str
 
 def test_another_header_may_pass_a_name_on() -> None:
     headers = {"A.h": (HEADER, HEADER.replace("* 2", "* 3"))}
-    assert changed_names(headers, ["A.h", "B.h"], names(USER)) is None
-    assert changed_names(headers, ["A.h", "B.h"], names("#include <A.h>\n")) == {"twice"}
+    for text, expected in (
+        (USER, {"twice", "use"}),
+        ("#include <A.h>\n", {"twice"}),
+        ("#include <A.h>\nstruct Four {\n  int four = at::twice(2);\n};\n", None),
+        ("#include <A.h>\n#define FOUR at::twice(2)\n", None),
+    ):
+        there = HeaderNames(lambda path, text=text: text, lambda name: ["B.h"], {})  # type: ignore[misc]
+        assert changed_names(headers, ["A.h", "B.h"], there) == expected
+    far = {"B.h": USER, "C.h": "#include <B.h>\ninline int far() { return use(); }\n"}
+    there = HeaderNames(far.get, lambda name: ["B.h"], {})
+    assert changed_names(headers, ["A.h", "B.h", "C.h"], there) == {"twice", "use", "far"}
 
 
 def test_a_macro_of_a_header_that_includes_nothing_may_pass_a_name_on() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from fork.cpp.definitions import concerned, gained
@@ -74,20 +75,27 @@ def changed_names(
 
     `headers` has the text before and after of each; `including`, who includes them, also by other headers.
     """
-    names: set[str] = set()
-    for before, after in [*headers.values()] * len(headers):  # as often as a name can pass from one to another
-        found = concerned(before, after, names, names_of.more_of)
-        if found is None:
-            return None
+    texts, names = dict(headers), set[str]()
+    passing = [path for path in including if path.endswith(HEADERS)]
+    while True:
+        found = names
+        for before, after in texts.values():
+            more = concerned(before, after, found, names_of.more_of)
+            if more is None:
+                return None
+            found = more
+        # Another header may pass a name on by an inline function.
+        others = {path: names_of.read(path) or "" for path in passing if path not in texts}
+        further = {path: (text, text) for path, text in others.items() if found & words(text)}
+        if found == names and not further:
+            return None if names_of.in_macros(names, headers) else names
         names = found
-    passed_on = (path for path in including if path.endswith(HEADERS) and path not in headers)
-    if any(names & words(names_of.read(path) or "") for path in passed_on):
-        return None  # by a macro or an inline function of that header
-    return None if names_of.in_macros(names, headers) else names
+        texts |= further
 
 
-def words(text: str) -> set[str]:
-    return set(WORD.findall(code_of(text)))
+@cache
+def words(text: str) -> frozenset[str]:
+    return frozenset(WORD.findall(code_of(text)))
 
 
 def generated(names: Iterable[str], files: Sequence[Path]) -> bool:
