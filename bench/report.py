@@ -20,9 +20,9 @@ from bench.attn.cpu.tables import HEAD, gained, milliseconds, provenance, table
 from bench.attn.gpu import report as gpu
 from bench.documents import fill, markdown_table, wrapped
 from bench.machine import ROOT
-from fork import tree
 from fork.arguments import Parser, status
 from fork.refusals import Refusal
+from fork.tree import Kind
 
 PAGES = ("README.md", "guide/bench/README.md")
 DOCUMENTS = (*(ROOT / page for page in PAGES), *sorted(ROOT.glob("stack/*/*.md")))
@@ -92,13 +92,15 @@ def index(records: Sequence[Record], gpus: Iterable[tuple[Path, Mapping[str, Any
 
 def refusals(text: str) -> str:
     """The guide to changed sources with each reason for a refusal, and whether a plan tells it already."""
-    rows = [["plan" if one.planned else "build", _in_italics(str(one.value))] for one in Refusal]
+    planned = [*Refusal][: [*Refusal].index(Refusal.TOO_MANY) + 1]  # by the texts, before anything is compiled
+    rows = [["plan" if one in planned else "build", _in_italics(str(one.value))] for one in Refusal]
     return fill(text, {"refusals": markdown_table(("told by", "reason"), rows)}, REFUSALS.name)
 
 
 def kinds(text: str) -> str:
     """The guide to a branch with each kind of path that PyTorch's tree has, and what becomes of a change there."""
-    table = markdown_table(("you change", "it is", "how, or why"), [list(row) for row in tree.rows()])
+    rows = [[kind.what, kind.fate.value, kind.says] for kind in Kind]
+    table = markdown_table(("you change", "it is", "how, or why"), rows)
     return fill(text, {"kinds": table}, BRANCH.name)
 
 

@@ -82,17 +82,6 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def duration(text: str) -> float:
-    """The type of an option that is a time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
 def status(program: str, main: Callable[[], int | None], stopped: str = "stopped") -> int:
     """The exit status of a program: what `main` returns, or 1 for an error that is told in one sentence."""
     try:

@@ -42,15 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise
         command = " ".join(["fork", *words])
         install = f"run `{sys.executable} -m pip install -r {REQUIREMENTS}`"
-        print(f"fork: `{command}` needs {_distribution(error.name)}: {install}", file=sys.stderr)
+        print(f"fork: `{command}` needs {error.name.partition('.')[0]}: {install}", file=sys.stderr)
         return 1
-
-
-def _distribution(module: str) -> str:
-    """The line of requirements.txt that brings a module, without its version: markdown-it-py for markdown_it."""
-    name = module.partition(".")[0].lower().replace("_", "-")
-    lines = REQUIREMENTS.read_text().splitlines()
-    return next((line.partition("==")[0] for line in lines if name in line.partition("==")[0].lower()), name)
 
 
 def parser_of(words: list[str]) -> Parser:

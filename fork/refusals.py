@@ -63,11 +63,6 @@ class Refusal(Enum):
     STARTS = "{path} calls `{name}` when the process starts, which the base has done already"
     BUILT_AT_START = "{what} is built when the process starts, which the base has done already"
 
-    @property
-    def planned(self) -> bool:
-        """Whether the texts tell it, before anything is compiled, as for those up to TOO_MANY."""
-        return [*Refusal].index(self) <= [*Refusal].index(Refusal.TOO_MANY)
-
     def of(self, **words: object) -> str:
         """The sentence with these words."""
         return str(self.value).format(**words)

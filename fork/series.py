@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,7 +16,7 @@ from fork.errors import ForkError
 from fork.upstream import LOADER
 from fork.weave.file_kinds import File, Fragment, Kind, New, Whole, anchored, edited
 
-KEYS = ("prs", "anchors", "needs", "wheel_suffix", "operator_tests", "strict")
+KEYS = ("prs", "anchors", "wheel_suffix", "operator_tests", "strict")
 NAME = re.compile(r"\w[\w-]*")  # It becomes part of paths, with a dot between a PR's and its commit's.
 Words = tuple[str, ...]
 COMMENT = re.compile(r"^<!--[^>]*-->\n|<!--[^>]*-->", re.MULTILINE)
@@ -65,9 +65,7 @@ class Series:
 
     `wheel_suffix` ends the version of its wheels. `operator_tests` is a test file that is not part of the stack and
     that `fork check` runs for each operator of the stack, with `-k OPERATOR`. `strict` says whether `fork check` wants
-    descriptions with every section, and files without a line of PyTorch's; the commits of a branch need neither.
-    `needs` tells of a new file which name it uses that older releases lack, and in which file of PyTorch a release has
-    it.
+    descriptions with every section; the commits of a branch need none.
     """
 
     root: Path
@@ -76,7 +74,6 @@ class Series:
     wheel_suffix: str = "fork"
     operator_tests: str | None = None
     strict: bool = True
-    needs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, root: Path) -> Series:
@@ -94,7 +91,6 @@ class Series:
                 raise ValueError("prs is empty: name at least one PR")
         except (yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
-        data["needs"] = data.get("needs") or {}
         series = cls(root, **data)
         series._refuse_doubles(file)
         series = replace(series, prs=tuple(map(series._with_changes, series.prs)))

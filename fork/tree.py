@@ -61,17 +61,10 @@ class Kind(Enum):
     TEST = "test", Fate.LEFT_OUT, "a wheel has no tests; `run` takes those in Python from the checkout"
     OUTSIDE = "anything else", Fate.LEFT_OUT, "a wheel has nothing of it"
 
-    @property
-    def what(self) -> str:
-        return self.value[0]
-
-    @property
-    def fate(self) -> Fate:
-        return self.value[1]
-
-    @property
-    def says(self) -> str:
-        return self.value[2]
+    def __init__(self, what: str, fate: Fate, says: str) -> None:
+        self.what = what
+        self.fate = fate
+        self.says = says
 
 
 # What the libraries of a wheel are made of, and what lies around it there.
@@ -133,8 +126,3 @@ def kind_of(path: str) -> Kind | None:
 def on_device(path: str) -> bool:
     """Whether a file is of the libraries for the GPU, where a wheel has those."""
     return not ELSEWHERE.search(path) and bool(path.endswith(KERNEL) or DEVICE.search(path))
-
-
-def rows() -> list[tuple[str, str, str]]:
-    """The table of kinds: what is changed, what becomes of it, and how or why."""
-    return [(kind.what, kind.fate.value, kind.says) for kind in Kind]

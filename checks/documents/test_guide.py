@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import report
+from bench.operator_map import table
 from checks import ROOT
 from fork.checkout.operators import operators
 from fork.series import Series
@@ -34,8 +35,8 @@ def test_links_lead_where_they_say(text: Path) -> None:
 
 
 def test_the_guides_table_is_made_of_the_map() -> None:
-    advice = "guide/map.yaml, or a line that it links to, has changed: run `python -m fork.verify.operator_map`"
-    assert operator_map.table() in operator_map.GUIDE.read_text(), advice
+    advice = "guide/map.yaml, or a line that it links to, has changed: run `python -m bench.operator_map`"
+    assert table() in operator_map.GUIDE.read_text(), advice
 
 
 def test_this_stack_has_every_row_of_the_map() -> None:

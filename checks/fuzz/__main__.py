@@ -13,10 +13,11 @@ from random import Random
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 
+from bench.arguments import duration
 from checks.fuzz.case import Case, cases
 from checks.fuzz.contexts import CONTEXTS
 from checks.fuzz.oracle import Refused, Wrong, check
-from fork.arguments import Parser, at_least, duration, status
+from fork.arguments import Parser, at_least, status
 
 REFUSED = "refused by composition too"
 # Cases of one seed, which hypothesis draws in one run: long ones go on from any seed, and memory stays small.

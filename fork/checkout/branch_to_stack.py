@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -157,13 +156,6 @@ def _rules(kind: Fragment) -> dict[str, Any]:
         else:
             rules[container] = value
     return rules
-
-
-def write(folder: Path, files: Mapping[str, str]) -> None:
-    """Makes a folder of these files."""
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(text.encode())
 
 
 def refuse_left_out(left_out: Sequence[str], checkout: Checkout, of: str = "stack") -> None:

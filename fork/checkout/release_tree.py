@@ -47,17 +47,10 @@ class Tree:
     device: bool = False  # whether the wheel has libraries for the GPU, and they are to change
     moved: Mapping[str, str] = field(default_factory=dict)  # where the branch has files of PyTorch's now
     _naming: dict[str, list[str]] = field(default_factory=dict, init=False, compare=False)
-    _starts: dict[str, str | None] = field(default_factory=dict, init=False, compare=False)
 
     @classmethod
     def of(
-        cls,
-        checkout: Checkout,
-        since: str,
-        version: str,
-        commit: str,
-        device: bool = False,
-        moved: Mapping[str, str] | None = None,
+        cls, checkout: Checkout, since: str, version: str, commit: str, device: bool, moved: Mapping[str, str]
     ) -> Tree:
         """The tree of the wheel's commit, or of its release tag, else of the commit where the branch began."""
         for name in (commit, f"v{version.partition('+')[0]}"):
@@ -65,8 +58,8 @@ class Tree:
                 found = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
             except ForkError:
                 continue
-            return cls(checkout, since, found.strip(), True, device, moved or {})
-        return cls(checkout, since, since, False, device, moved or {})
+            return cls(checkout, since, found.strip(), True, device, moved)
+        return cls(checkout, since, since, False, device, moved)
 
     def lacking(self, version: str, commit: str) -> str:
         """What a build says where the release is not known, and what mends it."""
@@ -105,9 +98,7 @@ class Tree:
 
     def start(self, path: str) -> str | None:
         """The text of a file where the branch began."""
-        if path not in self._starts:
-            self._starts[path] = self.checkout.read_at(self.since, path)
-        return self._starts[path]
+        return self.checkout.read_at(self.since, path)
 
     def _numbered(self, path: str, text: str, branch: str) -> str:
         """The text with directives that give each line the number that it has in the branch's file."""

@@ -48,16 +48,6 @@ def _taken(checkout: Checkout, series: Series, path: str) -> str:
     return f"{checkout.path} has another {path} already: {advice}"
 
 
-def lacking(checkout: Checkout, series: Series, last: Commit) -> list[str]:
-    """What will not compile on this checkout, a sentence for each file that uses what the release lacks."""
-    needs = [(path, *need) for path in series.state(last) for need in series.needs.get(path, {}).items()]
-    return [
-        f"{path} does not compile here: {file} has no {name}, which a later release has"
-        for path, file, name in needs
-        if name not in (checkout.read(file) or "")
-    ]
-
-
 def commit_steps(checkout: Checkout, steps: list[Step], **dates: str) -> str:
     """One commit per step, each on the one before, the first on HEAD; returns the last one's hash."""
     parent = checkout.head

@@ -15,7 +15,7 @@ from fork.series import Commit, PullRequest, Series
 from fork.series import State as Files
 from fork.tree import OF_NO_KIND, Fate, Kind, kind_of
 from fork.weave import yamls
-from fork.weave.file_kinds import File, Held, New, Whole
+from fork.weave.file_kinds import Held, New, Whole
 
 READ_BY_GENERATORS = (Kind.OPERATORS, Kind.INPUT)  # their comments are not C++'s
 HALF = 0.5  # the share of lines by which git takes a file for another that was renamed
@@ -70,8 +70,20 @@ class Branch(Series):
         return texts
 
     def moved(self, commit: Commit) -> dict[str, str]:
-        """The sources of PyTorch that the branch has renamed, each with its new path."""
-        return _moved(self.gone(commit), self.of_kind(self.state(commit), New), self.anchors)
+        """The sources of PyTorch that the branch has renamed, each with the new one that has most of its lines, if half
+        of them."""
+        found: dict[str, str] = {}
+        new = self.of_kind(self.state(commit), New)
+        sources = {path: Counter(new[path].read_text().splitlines()) for path in new if _is_source(path)}
+        for path in sorted(filter(_is_source, self.gone(commit))):
+            start = self.anchors[path]
+            assert isinstance(start, Whole)
+            own = Counter(start.text.splitlines())
+            shares = {other: _share(own, text) for other, text in sources.items() if other not in found.values()}
+            best = max(shares, key=lambda other: (shares[other], other), default="")
+            if best and shares[best] >= HALF:
+                found[path] = best
+        return found
 
     def left(self, commit: Commit) -> Iterator[str]:
         """What of a state has no place in a wheel, each with the reason."""
@@ -112,16 +124,11 @@ def _problems(path: str, start: bytes | None, contents: Sequence[bytes | None]) 
     if kind is Kind.OPERATORS and None in contents:
         return [f"{path} is removed, and every wheel has it: put it back"]
     if kind is Kind.OPERATORS and start is not None:
-        return [problem for text in contents if text for problem in _of_a_list(path, start.decode(), text.decode())]
+        known = yamls.by_name(start.decode()).keys()
+        lost = {name for text in contents if text for name in known - yamls.by_name(text.decode()).keys()}
+        why = "which is compiled into PyTorch's libraries: put it back"
+        return [f"{path} no longer has {name}, {why}" for name in sorted(lost)]
     return []
-
-
-def _of_a_list(path: str, start: str, text: str) -> list[str]:
-    """The entries of a list of operators that are gone."""
-    lost = yamls.by_name(start).keys() - yamls.by_name(text).keys()
-    return [
-        f"{path} no longer has {name}, which is compiled into PyTorch's libraries: put it back" for name in sorted(lost)
-    ]
 
 
 def _series(
@@ -167,21 +174,6 @@ def _pull_requests(pulls: Sequence[branch.Pull], texts: Sequence[Mapping[str, by
             seen |= state.keys()
             before = state
         yield PullRequest(pull.name, pull.title, str(place), tuple(commits))
-
-
-def _moved(gone: frozenset[str], new: Mapping[str, File], anchors: Mapping[str, object]) -> dict[str, str]:
-    """Of the sources that are gone, each with the new one that has most of its lines, if half of them."""
-    found: dict[str, str] = {}
-    sources = {path: Counter(new[path].read_text().splitlines()) for path in new if _is_source(path)}
-    for path in sorted(filter(_is_source, gone)):
-        start = anchors[path]
-        assert isinstance(start, Whole)
-        own = Counter(start.text.splitlines())
-        shares = {other: _share(own, text) for other, text in sources.items() if other not in found.values()}
-        best = max(shares, key=lambda other: (shares[other], other), default="")
-        if best and shares[best] >= HALF:
-            found[path] = best
-    return found
 
 
 def _is_source(path: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fork.checkout.git import Checkout
-from fork.checkout.stack_to_commits import Step, commit_steps, lacking, weave_steps
+from fork.checkout.stack_to_commits import Step, commit_steps, weave_steps
 from fork.commands.options import stack
 from fork.commands.show import line
 from fork.errors import ForkError
@@ -28,14 +28,10 @@ def run(args: argparse.Namespace) -> int:
     series = stack(args)
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
-    until = series.find(args.pr)
-    steps = weave_steps(checkout, series, until)
-    _refuse_branch(checkout, args.branch)
+    steps = weave_steps(checkout, series, series.find(args.pr))
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
     if untracked:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
-    for note in lacking(checkout, series, until):
-        print(f"note     {note}")
     if left := list(soundness.unfinished(series)):
         print(f"note     {len(left)} lines are left to write, which `fork check --static` names, such as {left[0]}")
     commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
@@ -45,7 +41,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     last = commit_steps(checkout, steps)
     # The branch first: git refuses a name before it touches a file, and `switch --create` only after.
-    checkout.git("branch", args.branch, last)
+    try:
+        checkout.git("branch", "--", args.branch, last)
+    except ForkError as error:
+        raise ForkError(f"{error}: give another name by --branch") from error
     checkout.git("switch", "--quiet", args.branch)
     print(checkout.git("log", "--oneline", "--reverse", f"{checkout.head}..{last}"), end="")
     print(f"{commits} {'is' if len(steps) == 1 else 'are'} on branch {args.branch} of {args.tree}")
@@ -69,19 +68,6 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
             lines.append(f"   {added} {actual}: {series.where(step.commit, path)}")
         before = step.texts
     return "\n".join(lines) + "\n"
-
-
-def _refuse_branch(checkout: Checkout, name: str) -> None:
-    try:
-        checkout.git("check-ref-format", "--branch", name)
-    except ForkError as error:
-        raise ForkError(f"git has no branch of the name {name!r}: give another by --branch") from error
-    names = checkout.git("for-each-ref", "--format=%(refname:short)", "refs/heads").split()
-    for other in names:
-        if other == name:
-            raise ForkError(f"{checkout.path} has a branch {name} already: give another by --branch")
-        if f"{other}/".startswith(f"{name}/") or f"{name}/".startswith(f"{other}/"):
-            raise ForkError(f"git keeps no branch {name} beside the branch {other}: give another by --branch")
 
 
 def _in_the_way(checkout: Checkout, path: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fork.arguments import add_branch_arguments
 from fork.checkout import branch, branch_to_stack
+from fork.engine.wheel import disk
 from fork.errors import ForkError
 
 
@@ -34,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside its place, and then into it in one rename: a stack that is there is whole.
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".importing-") as made:
-        branch_to_stack.write(Path(made) / "stack-of-it", writing.files)
+        for path, text in writing.files.items():
+            disk.write(Path(made) / "stack-of-it", path, text)
         (Path(made) / "stack-of-it").replace(folder)
     print(f"{folder} holds the stack: `python -m fork --root {shlex.quote(str(folder))} build` builds it")
     return 0

@@ -17,24 +17,7 @@ Read = Callable[[str], str | None]
 Names = Callable[[str], Iterable[str]]
 
 # Sources that a wheel does not ship: their places are ones that every release has.
-POINTWISE = (
-    "abs",
-    "bitwise_and",
-    "ceil",
-    "deg2rad",
-    "erf",
-    "floor",
-    "hypot",
-    "lerp",
-    "mul",
-    "neg",
-    "pow",
-    "round",
-    "sin",
-    "sub",
-    "tan",
-    "xlogy",
-)
+POINTWISE = ("abs", "ceil", "erf", "floor", "hypot", "lerp", "mul", "neg", "pow", "round", "sin", "sub", "tan", "xlogy")
 # Where a failed check stands, as the library says it.
 SOURCE = re.compile(rb"aten/src/ATen/native/(?:cpu/)?(\w+)\.cpp")
 SPACE = "namespace torch::autograd::generated::details"
@@ -128,16 +111,6 @@ def _statements(text: str) -> list[str]:
     return [name_of(node) for node in statements(parsed(text).tree.body)]
 
 
-def _decompositions(text: str) -> list[str]:
-    """Functions that are decompositions; a name that stands there more than once, as anything, is not an anchor."""
-    body = list(statements(parsed(text).tree.body))
-    every = [name_of(node) for node in body]
-    decorated = [
-        n.name for n in body if isinstance(n, ast.FunctionDef) and "register_decomposition" in ast.unparse(n)[:60]
-    ]
-    return [name for name in decorated if every.count(name) == 1]
-
-
 # Path -> container -> what the names there begin with, and how to find them.
 NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, Names]]] = {
     NATIVE_FUNCTIONS: {"file": ("", yamls.names)},
@@ -153,7 +126,7 @@ NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, Names]]] = {
         "file": ("sample_inputs_", _statements),
         "op_db": ("", _collection("op_db")),
     },
-    "torch/_decomp/decompositions.py": {"file": ("", _decompositions)},
+    "torch/_decomp/decompositions.py": {"file": ("", _statements)},
     "torch/_decomp/__init__.py": {
         "_core_aten_decompositions_post_autograd.return": (
             "aten.",

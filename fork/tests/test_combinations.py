@@ -12,7 +12,7 @@ from typing import Any
 from pytest import MonkeyPatch, fixture, mark
 
 from fork import cli
-from fork.commands import build, check, compat, export, new, run, wheel
+from fork.commands import build, check, compat, new, run, wheel
 from fork.commands.combinations import EXCLUSIVE_OPTIONS, NAMED_OTHERWISE, NEEDS, refuse_senseless
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
@@ -25,7 +25,7 @@ from fork.verify.prefix import Result
 
 VALUES = {"--root": "ROOT", "--checkout": "TREE", "--since": "main", "--pr": "1", "--torch": "2.13.0", "--cuda": "on"}
 VALUES |= {"--many": "50", "--sanitize": "thread", "--build": "DIR", "--out": "DIR", "--html": "PAGE", "--lint": "TREE"}
-VALUES |= {"--linters": "RUFF", "--branch": "theirs", "--compare-to": "DIR"}
+VALUES |= {"--linters": "RUFF", "--branch": "theirs"}
 FLAGS = {"--added-only", "--install", "--plan", "--static", "--all", "--check", "--explicit", "--keep"}
 POSITIONAL = {
     "apply": ["CLEAN"],
@@ -64,7 +64,6 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     monkeypatch.setattr(os, "execve", lambda *_: None)
     monkeypatch.setattr(wheel, "pack", lambda *_: tmp_path)
     monkeypatch.setattr(compat, "_try", lambda *_: compat.Row("", "", "", "", True))
-    monkeypatch.setattr(export, "_import", lambda checkout, *_: checkout.commit({}, "one", checkout.head))
     monkeypatch.setattr(soundness, "problems", lambda *_: [])
     monkeypatch.setattr(check, "build_and_test", lambda *_: Result("", "", ()))
     monkeypatch.setattr(lint, "lint", lambda *_: Report((), (), ()))

@@ -9,7 +9,6 @@ from expecttest import assert_expected_inline
 from pytest import fixture, mark, raises
 
 from fork.checkout.message import Message
-from fork.commands.export import COVER
 from fork.errors import ForkError
 from fork.page.html import page
 from fork.series import Series
@@ -80,7 +79,7 @@ def test_a_key_that_nobody_knows(tmp_path: Path) -> None:
     assert_expected_inline(
         "\n".join(errors),
         """\
-it has the unknown key `strickt`: it can have prs, anchors, needs, wheel_suffix, operator_tests, strict
+it has the unknown key `strickt`: it can have prs, anchors, wheel_suffix, operator_tests, strict
 PR plain has the unknown key `titel`: it can have name, title, introduces, commits
 commit fast.kernel has the unknown key `changes`: it can have name, title, introduces
 PR fast has the unknown key `introduces`: it can have name, title, commits
@@ -182,22 +181,6 @@ def test_a_plan_and_a_prefix(stage: tuple[Path, Path], tool: Tool) -> None:
 2 commits would go on branch stack; nothing was changed
 """,
     )
-
-
-def test_the_patches_and_which_belong_together(stage: tuple[Path, Path], tmp_path: Path) -> None:
-    root, tree = stage
-    assert fork("--root", root, "export", tree, tmp_path / "out") == 0
-    letter = (tmp_path / "out" / COVER).read_text()
-    assert "Subject: [PATCH 0/3] Make twice fast\n" in letter
-    assert_expected_inline(
-        letter.split("\n\n")[2],
-        """\
-  1. Add twice
-  2. Make twice fast
-     2.1 Compute twice by one product
-     2.2 Give twice its name""",
-    )
-    assert len([*(tmp_path / "out").glob("*.patch")]) == 3
 
 
 def test_a_message_says_it_both_ways() -> None:

@@ -40,7 +40,7 @@ def merged_list(folder: Path, text: str, before: str = LIST) -> List:
     """Of a branch whose list is this text, on a torch of the tests' own."""
     site = write(folder / "site", {"torchgen/packaged/ATen/native/native_functions.yaml": LIST})
     checkout = committed(folder / "tree", {**UPSTREAM, NATIVE_FUNCTIONS: before})
-    tree = Tree.of(Checkout.open(checkout), "main", "2.13.0", "0" * 40)
+    tree = Tree.of(Checkout.open(checkout), "main", "2.13.0", "0" * 40, False, {})
     return of_release(
         Base(Path("python"), site, "2.13.0", site / "torch.dist-info"), tree, NATIVE_FUNCTIONS, text, set()
     )

@@ -46,7 +46,7 @@ def test_lines_that_the_release_has_otherwise(tmp_path: Path) -> None:
     start = git(root, "rev-parse", "HEAD").strip()
     commit(root, {path: "int a;\nint b_of_release;\nint c;\n"}, "release")
     git(root, "tag", "v2.13.0")
-    tree = Tree.of(Checkout.open(root), start, "2.13.0+cpu", "")
+    tree = Tree.of(Checkout.open(root), start, "2.13.0+cpu", "", False, {})
     assert tree.merged(path, "int a;\nint b;\nint c;\nint d;\n") == "int a;\nint b_of_release;\nint c;\nint d;\n"
     with pytest.raises(ForkError, match=f"^{path}:2 is changed by the branch, and the wheel's release has other lines"):
         tree.merged(path, "int a;\nint b_of_branch;\nint c;\n")

@@ -312,7 +312,7 @@ class Small:
         write(self.tree, texts)
         changed = {path: text for path, text in texts.items() if text != self.sources[path]}
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
-        tree = Tree.of(Checkout.open(self.tree), "main", self.base.version, "0" * 40, self.device)
+        tree = Tree.of(Checkout.open(self.tree), "main", self.base.version, "0" * 40, self.device, {})
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])

@@ -169,7 +169,10 @@ class Base(Small):
             texts[path] = texts[path].replace(before, after)
         changed = {path: texts[path] for path, _, _ in edits}
         write(self.tree, changed)
-        tree, work = Tree.of(Checkout.open(self.tree), "main", self.base.version, "0" * 40), self.folder / "work"
+        tree, work = (
+            Tree.of(Checkout.open(self.tree), "main", self.base.version, "0" * 40, False, {}),
+            self.folder / "work",
+        )
         own = work / "changed"
         headers = {path: text for path, text in changed.items() if path.endswith(".h")}
         shutil.rmtree(own, ignore_errors=True)

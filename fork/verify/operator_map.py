@@ -1,17 +1,14 @@
-"""The map of what an operator touches (guide/map.yaml): which rows a stack has, and the guide's table of them."""
+"""The map of what an operator touches (guide/map.yaml): which rows a stack has."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import yaml
 
 from fork.checkout.operators import operators
-from fork.errors import ForkError
 from fork.folders import BROUGHT, PROJECT
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
@@ -19,10 +16,7 @@ from fork.weave.file_kinds import File
 
 MAP = BROUGHT / "guide/map.yaml"
 GUIDE = BROUGHT / "guide/adding_an_operator.md"
-KINDS = ("every", "named", "explicit", "backward", "choice")
 LINK = re.compile(r'\[(?P<text>[^\]]+)\]\((?P<path>[^)#\s]+) "(?P<quote>[^"]+)"\)')
-NUMBERED = re.compile(r'\((?P<path>[^)#\s]+)#L(?P<line>\d+) "(?P<quote>[^"]+)"\)')
-HEAD = "| what | where | without it |\n| --- | --- | --- |\n"
 
 
 @dataclass(frozen=True)
@@ -36,17 +30,11 @@ class Row:
     without: str
     note: str = ""
 
-    def line(self) -> str:
-        """The row in the guide's table, with the lines that its links lead to."""
-        why = f"{self.without}. {self.note[:1].upper()}{self.note[1:]}" if self.note else self.without
-        return f"| {self.row} | {_linked(self.ours)} | {_linked(why)} |\n"
-
     def example(self) -> str:
-        """The first place where ours does it, as path:line; only the path where our stack is not here."""
+        """The path of the first file in which ours does it."""
         found = LINK.search(self.ours)
         assert found is not None
-        path = (MAP.parent / found["path"]).resolve().relative_to(BROUGHT)
-        return f"{path}:{_target(found)[1]}" if PROJECT else str(path)
+        return str((MAP.parent / found["path"]).resolve().relative_to(BROUGHT))
 
 
 @dataclass(frozen=True)
@@ -62,16 +50,7 @@ class Entry:
 
 
 def rows() -> list[Row]:
-    loaded = [Row(**entry) for entry in yaml.safe_load(MAP.read_text())]
-    for row in loaded:
-        if row.of not in KINDS:
-            raise ForkError(f"{MAP}: {row.row} is of {row.of!r}: write one of {', '.join(KINDS)}")
-    return loaded
-
-
-def table() -> str:
-    """The guide's table."""
-    return HEAD + "".join(row.line() for row in rows())
+    return [Row(**entry) for entry in yaml.safe_load(MAP.read_text())]
 
 
 def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
@@ -117,55 +96,5 @@ def found(row: Row, state: Mapping[str, File], operator: str) -> str | None:
     return None
 
 
-def _linked(text: str) -> str:
-    """The links of a text with the number of the first line that has the quoted words."""
-
-    def with_line(found: re.Match[str]) -> str:
-        _, line = _target(found)
-        return f'[{found["text"]}]({found["path"]}#L{line} "{found["quote"]}")'
-
-    return LINK.sub(with_line, " ".join(text.split()))
-
-
-def _target(link: re.Match[str]) -> tuple[Path, int]:
-    path = (MAP.parent / link["path"]).resolve()
-    hits = _lines(path, link["quote"])
-    if not hits:
-        raise ForkError(f"{MAP}: {link['path']} has no line with {link['quote']!r}")
-    return path, hits[0]
-
-
-def _lines(path: Path, quote: str) -> list[int]:
-    """The lines of a file that have the quoted words; quotes have no quotation marks in them."""
-    lines = path.read_text().splitlines() if path.is_file() else []
-    return [n for n, line in enumerate(lines, 1) if quote in line.replace('"', "")]
-
-
 def _plain(text: str) -> str:
     return " ".join(LINK.sub(lambda found: found["text"], text).split())
-
-
-def renumbered(text: str) -> str:
-    """A text of the guide with the lines that its quotes stand at now: of several, the one nearest to the old line."""
-
-    def moved(found: re.Match[str]) -> str:
-        hits = _lines(GUIDE.parent / found["path"], found["quote"])
-        line = min(hits, key=lambda hit: abs(hit - int(found["line"])), default=int(found["line"]))
-        return f'({found["path"]}#L{line} "{found["quote"]}")'
-
-    return NUMBERED.sub(moved, text)
-
-
-def main() -> None:
-    """Writes the table into the guide, and brings the lines of its other links up to date."""
-    text = GUIDE.read_text()
-    start = text.index(HEAD)
-    end = text.index("\n\n", start) + 1
-    try:
-        GUIDE.write_text(renumbered(text[:start]) + table() + renumbered(text[end:]))
-    except ForkError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,10 @@
-"""The stack's files are sound: states, descriptions, anchors, and nothing copied from PyTorch."""
+"""The stack's files are sound: states, descriptions and anchors."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import yaml
 
@@ -18,7 +17,6 @@ from fork.weave import base_path, pieces, weave_state
 from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 
 SECTIONS = ("why", "how to review", "test plan")
-TEXTS = (".py", ".pyi", ".h", ".cuh", ".cpp", ".yaml")
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 OPTION = re.compile(r"\bOPTIONAL: ")
 COMMENT = re.compile(r"\s*(//|#|\*) ")
@@ -33,7 +31,6 @@ def problems(series: Series, base: Base) -> list[str]:
         *absent(series, base),
         *weaves(series, base.read),
         *(descriptions(series) if series.strict else ()),
-        *(copies(series, base.site) if series.strict else ()),
     ]
 
 
@@ -189,30 +186,3 @@ def absent(series: Series, base: Base) -> Iterator[str]:
         known = base.wheel_path(base_path(path, kind, base.read))
         if isinstance(kind, Fragment) and base.new_path(path) and not known:
             yield f"{path}: the base has no such file"
-
-
-def copies(series: Series, site: Path) -> Iterator[str]:
-    """Runs of lines that also stand in a row in a file of the base."""
-    ours = {file: _telling(file.read_text()) for file in series.files()}
-    runs: dict[tuple[str, ...], tuple[File, int]] = {}
-    for file, lines in ours.items():
-        for n in range(len(lines) - RUN + 1):
-            texts = tuple(text for _, text in lines[n : n + RUN])
-            runs.setdefault(texts, (file, lines[n][0]))
-    for folder in ("torch", "torchgen", "functorch"):
-        for file in sorted((site / folder).rglob("*")):
-            if file.suffix not in TEXTS or "/torch/include/ATen/ops/" in str(file):
-                continue
-            lines = _telling(file.read_text(errors="replace"))
-            for n in range(len(lines) - RUN + 1):
-                hit = runs.pop(tuple(text for _, text in lines[n : n + RUN]), None)
-                if hit is not None:
-                    where = f"{_named(series, hit[0])}:{hit[1]}"
-                    yield f"{where}: {RUN} lines in a row as in {file.relative_to(site)}:{lines[n][0]}"
-
-
-def _telling(text: str) -> list[tuple[int, str]]:
-    """The lines that say something, with their numbers: neither imports nor bare brackets."""
-    lines = ((n, " ".join(line.split())) for n, line in enumerate(text.splitlines(), 1))
-    quiet = ("#include", "import ", "from ", "namespace ")
-    return [(n, line) for n, line in lines if len(line) > 12 and not line.startswith(quiet)]

@@ -97,18 +97,13 @@ Kind = New | Fragment | Whole
 
 def anchored(rules: Mapping[str, Any]) -> Fragment:
     """The kind of a file that has these rules below `anchors` in series.yaml."""
-    places = places_of(rules)
-    return Fragment(places, rules.get("older_path"), tuple(rules.get("only_if_base_has", "").split()))
-
-
-def places_of(rules: Mapping[str, Any]) -> dict[str, tuple[Place, ...]]:
     places: dict[str, tuple[Place, ...]] = {}
     for container, spots in rules.items():
         if isinstance(spots, Mapping):
             places |= {f"{container}: {piece}": _places(where) for piece, where in spots.items()}
         elif container not in ("older_path", "only_if_base_has"):
             places[str(container)] = _places(spots)
-    return places
+    return Fragment(places, rules.get("older_path"), tuple(rules.get("only_if_base_has", "").split()))
 
 
 def _places(spots: str | list[str]) -> tuple[Place, ...]:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from bench.arguments import duration
 from bench.attn.cpu import charts, tables
 from bench.attn.cpu.cases import DTYPES, PARTS, Case, batches, grid, heads, is_quick, other_routes
 from bench.attn.cpu.kinds import BATCHED, CAST, KINDS
@@ -25,7 +26,7 @@ from bench.attn.cpu.processes import OTHERS, RIVAL, SETTINGS, Process, Worker
 from bench.attn.cpu.record import FOLDER, PAGES, Record, Result, here, kernels
 from bench.attn.reference import require_attn
 from bench.machine import commit
-from fork.arguments import Parser, duration, status
+from fork.arguments import Parser, status
 
 HEADER = (
     f"{'kind':15} {'type':8}{'attn':>14} {'D':>7} {'E':>7} threads; {', '.join(tables.HEAD)}; the same with huge pages"

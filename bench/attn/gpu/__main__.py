@@ -21,12 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bench.arguments import duration
 from bench.attn.cpu.record import kernels
 from bench.attn.gpu.report import Result, document, line
 from bench.attn.reference import composition, require_attn, runs_kernels
 from bench.documents import lines
 from bench.machine import commit
-from fork.arguments import Parser, duration, status
+from fork.arguments import Parser, status
 
 DTYPES = ("bfloat16", "float16")
 HEADS = (8, 96)

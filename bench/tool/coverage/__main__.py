@@ -31,13 +31,14 @@ from pathlib import Path
 
 import torch
 
+from bench.arguments import duration
 from bench.documents import fill, markdown_table
 from bench.machine import ROOT, commit, processor
 from bench.tool.coverage.plant import MARK, plant
 from bench.tool.coverage.sample import DEVICE, GROUPS, draw
 from bench.tool.coverage.symbols import FUNCTION, Library, reached
 from bench.tool.scratch_clone import Branch, Run
-from fork.arguments import Parser, at_least, duration, status
+from fork.arguments import Parser, at_least, status
 from fork.errors import ForkError
 
 PROBE = Path(__file__).parent / "probe.py"
