@@ -454,6 +454,54 @@ class TestLayout(DynamoTestCase):
                     strides = [sympy.sympify(x).subs(values) for x in result.stride()]
                     self.assertEqual(strides, like.stride(), msg=f"{route} {unknown}")
 
+    def test_under_vmap(self):
+        """Results of a sample lie in the order in which those of a call by itself do."""
+
+        def order(x):
+            return sorted(range(x.dim()), key=x.stride, reverse=True)
+
+        run, sizes = results_of(*OPERATORS), (2, 3, 5, 4, 6, 7)
+        for case, chosen, dim in itertools.product(self.CASES, subsets(3), range(3)):
+            batches = [x.unflatten(0, (2, 2)) for x in lay_out(case, (4, *sizes[1:]))]
+            samples = [x[0] for x in batches]
+            pairs = zip(batches, samples, chosen)
+            inputs = [x.movedim(0, dim) if y else one for x, one, y in pairs]
+            orders = []
+            single = [order(x) for x in run(*samples)]
+
+            def traced(*inputs):
+                results = run(*inputs)
+                orders.extend(map(order, results))
+                return tuple(results)
+
+            if any(chosen):
+                vmap(traced, tuple(dim if y else None for y in chosen))(*inputs)
+                self.assertEqual(orders, single, msg=f"{case} {chosen} {dim}")
+
+    @skipIfTorchDynamo("Dynamo compiles the test itself")
+    @torch._dynamo.config.patch(capture_scalar_outputs=True)
+    def test_compiled_sizes_that_data_decide(self):
+        """Of two equal sizes one may be known, and the other twice an unknown one."""
+        require_cpu_inductor()
+
+        def keys(q, v, count):
+            k = v.new_ones(count.item(), 8)
+            return loss(torch.attn(q, torch.cat([k, k]), v))
+
+        def leading(q, v, count):
+            k = v.new_ones(count.item(), 2, 40, 8).flatten(0, 1)
+            return loss(torch.attn(q, k, v))
+
+        for function, lead, count in (keys, (), 20), (leading, (4,), 2):
+            q, v = make((*lead, 16, 8), (*lead, 40, 8))
+            inputs = *leaves((q, v)), torch.tensor(count)
+            compiled = torch.compile(function, fullgraph=True)
+            results = [
+                torch.autograd.grad(run(*inputs), inputs[:2])
+                for run in (compiled, function)
+            ]
+            self.assertEqual(*results)
+
     @skipIfTorchDynamo("Dynamo compiles the test itself")
     @parametrize("backend", ["aot_eager", "inductor", "AOTInductor"])
     @parametrize("dynamic", [False, True])

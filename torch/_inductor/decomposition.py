@@ -24,15 +24,18 @@ def _attn_is_fused(q, k, v, backward: bool) -> bool:
             return size
         return symbolic_shapes.optimization_hint(size, fallback=0)
 
+    # Of equal sizes one may be known and the other not, so each letter has one hint.
+    *leading, m, d = map(hint, q.shape)
+    n, e = hint(k.shape[-2]), hint(v.shape[-1])
     with _disable_current_modes():
         operands = [
             torch.empty_strided(
-                [*map(hint, x.shape)],
+                [*leading, *matrix],
                 [*map(hint, x.stride())],
                 dtype=x.dtype,
                 device="meta",
             )
-            for x in (q, k, v)
+            for x, matrix in ((q, (m, d)), (k, (n, d)), (v, (n, e)))
         ]
         return aten._attn_is_fused(*operands, backward, q.device)
 

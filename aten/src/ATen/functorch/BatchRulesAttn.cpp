@@ -82,10 +82,17 @@ std::tuple<Tensor, Bdim, Tensor, Bdim> attn_batch_rule(
   // One matrix has all rows of q, and its backward sums grad_k and grad_v.
   const int64_t rows = q.dim() - 3;
   const auto batch = q.sym_size(0), m = q.sym_size(-2);
-  auto [output, attn] = at::attn(
-      q.movedim(0, rows).flatten(rows, rows + 1), k_.alias(), v_.alias());
+  const Tensor moved = q.movedim(0, rows);
+  auto [output, attn] =
+      at::attn(moved.flatten(rows, rows + 1), k_.alias(), v_.alias());
+  // Rows that lie apart were copied: the order of a sample's strides is lost.
+  auto sizes = moved.sym_sizes().vec();
+  sizes[rows] = 1;
+  const Tensor like =
+      at::detail::empty_strided_symint_meta(sizes, moved.sym_strides(), kFloat);
   return std::make_tuple(
-      output.unflatten_symint(rows, {batch, m}),
+      at::native::attn_laid_out_like(
+          like, output.unflatten_symint(rows, {batch, m})),
       rows,
       attn.unflatten_symint(rows, {batch, m}),
       rows);

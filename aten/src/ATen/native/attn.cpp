@@ -218,22 +218,6 @@ DimVector order_in_memory(const Tensor& x) {
   return order;
 }
 
-// x with its dimensions in memory in the order of like's.
-Tensor laid_out_like(const Tensor& like, const Tensor& x) {
-  if (like.layout() != kStrided || x.layout() != kStrided) {
-    return x;
-  }
-  const DimVector order = order_in_memory(like);
-  if (std::is_sorted(order.begin(), order.end())) {
-    return x; // products are contiguous
-  }
-  DimVector inverse(order.size());
-  for (const auto i : c10::irange(order.size())) {
-    inverse[order[i]] = i;
-  }
-  return x.permute(order).clone(at::MemoryFormat::Contiguous).permute(inverse);
-}
-
 // at::matmul without the operator that it adds to a single matrix product.
 Tensor product(const Tensor& a, const Tensor& b) {
   return a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b);
@@ -267,6 +251,21 @@ Tensor attn_empty_like(const Tensor& like, int64_t columns) {
   DimVector sizes(like.sizes());
   sizes.back() = columns;
   return at::empty_permuted(sizes, order_in_memory(like), like.options());
+}
+
+Tensor attn_laid_out_like(const Tensor& like, const Tensor& x) {
+  if (like.layout() != kStrided || x.layout() != kStrided) {
+    return x;
+  }
+  const DimVector order = order_in_memory(like);
+  if (std::is_sorted(order.begin(), order.end())) {
+    return x; // products are contiguous
+  }
+  DimVector inverse(order.size());
+  for (const auto i : c10::irange(order.size())) {
+    inverse[order[i]] = i;
+  }
+  return x.permute(order).clone(at::MemoryFormat::Contiguous).permute(inverse);
 }
 
 void check_attn_inputs(const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -321,7 +320,7 @@ std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& v) {
   c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   Tensor attn = product(q, k.mT()).tanh_();
-  Tensor output = laid_out_like(q, product(attn, v));
+  Tensor output = attn_laid_out_like(q, product(attn, v));
   return std::make_tuple(std::move(output), std::move(attn));
 }
 
@@ -332,14 +331,15 @@ std::tuple<Tensor, Tensor, Tensor> attn_backward_composed(
   if (args.wants_scores_gradient()) {
     const Tensor grad = scores_gradient(args);
     if (args.output_mask[0]) {
-      grad_q = laid_out_like(args.q, product(grad, args.k.conj()));
+      grad_q = attn_laid_out_like(args.q, product(grad, args.k.conj()));
     }
     if (args.output_mask[1]) {
-      grad_k = laid_out_like(args.k, product(grad.mT(), args.q.conj()));
+      grad_k = attn_laid_out_like(args.k, product(grad.mT(), args.q.conj()));
     }
   }
   if (args.output_mask[2] && args.grad_output.defined()) {
-    grad_v = laid_out_like(args.v, product(args.attn.mH(), args.grad_output));
+    grad_v =
+        attn_laid_out_like(args.v, product(args.attn.mH(), args.grad_output));
   }
   return std::make_tuple(
       std::move(grad_q), std::move(grad_k), std::move(grad_v));

@@ -30,6 +30,9 @@ TORCH_API void check_attn_inputs(
 // result depends on an input's strides alone, not on what computes the result.
 TORCH_API Tensor attn_empty_like(const Tensor& like, int64_t columns);
 
+// Returns x, which is contiguous, with its dimensions in that order in memory.
+TORCH_API Tensor attn_laid_out_like(const Tensor& like, const Tensor& x);
+
 // Returns output = attn @ v and attn = tanh(q @ k.mT), without checks.
 TORCH_API std::tuple<Tensor, Tensor> attn_composed(
     const Tensor& q,
