@@ -40,9 +40,10 @@ There is no dense or causal mask, no dropout of `attn`, and no support of nested
 Both outputs are differentiable, any number of times and in forward mode too.
 
 `output` lies in memory as :attr:`q` does: dense, its last dimension last and the others in the order
-of :attr:`q`'s strides, where expanded dimensions come first. So ``output.transpose(1, 2)`` is
-contiguous for heads that are ``x.unflatten(-1, (heads, D)).transpose(1, 2)``. `attn` is contiguous.
-The gradients of :attr:`q`, :attr:`k` and :attr:`v` lie as these do.
+of :attr:`q`'s strides, where expanded dimensions come first; of a lazy conjugate or
+negative its copy counts. So ``output.transpose(1, 2)`` is contiguous for heads that are
+``x.unflatten(-1, (heads, D)).transpose(1, 2)``. `attn` is contiguous. The gradients of :attr:`q`,
+:attr:`k` and :attr:`v` lie as these do.
 
 .. note::
     In autograd's graph, `output` is not computed from `attn`. So a hook on `attn` and

@@ -167,10 +167,11 @@ struct Kernel {
   }
 
   // How many parts of so many keys or more a matrix has at most: their sums
-  // take no more than attn.
+  // take no more than attn, but for a last part that is not whole.
   int64_t most_parts(int64_t keys, int64_t columns) const {
-    const int64_t size = columns * sizeof(opmath_t) / sizeof(scalar_t);
-    return ceil_div(n, std::max(keys, size));
+    const int64_t size = Tile<opmath_t>(0, columns).row * sizeof(opmath_t);
+    return ceil_div<int64_t>(
+        n, std::max<int64_t>(keys, size / sizeof(scalar_t)));
   }
 
   // Runs f for `count` matrices from `first`, cut into `groups` of rows and

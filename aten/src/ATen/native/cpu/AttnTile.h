@@ -487,11 +487,12 @@ Matrix<const operand_t> load(
     Matrix<operand_t> copy) {
   constexpr int64_t vnni = kVnni<operand_t>;
   if constexpr (std::is_same_v<operand_t, scalar_t>) {
-    // Products read whole vectors of columns, or even numbers of them and whole
-    // tiles of rows.
+    // Products read whole vectors of columns, or pairs of them and whole tiles
+    // of rows.
     constexpr int64_t unit = vnni == 2 ? 2 : Vectorized<operand_t>::size();
-    if (columns % unit == 0 &&
-        (vnni == 1 || (rows % 16 == 0 && x.row % 2 == 0))) {
+    const bool has_pairs = x.row % 2 == 0 &&
+        reinterpret_cast<uintptr_t>(x.data) % sizeof(float) == 0;
+    if (columns % unit == 0 && (vnni == 1 || (rows % 16 == 0 && has_pairs))) {
       return x;
     }
   }

@@ -18,14 +18,15 @@ struct AttnCall {
 };
 
 // Whether the kernels compute it: 16 bits, and operands of 64 columns each,
-// forward also of 128. Blocks and rows are counted in 31 bits.
+// forward also of 128. Blocks and rows are counted in 31 bits, and so are the
+// bytes from a row of a result to the next, between which may lie all matrices.
 inline bool can_use_kernels(const AttnCall& x) {
   constexpr int64_t most = 1 << 30;
   return x.capability >= 8 && (x.dtype == kHalf || x.dtype == kBFloat16) &&
       x.d == x.e && (x.d == 64 || (x.d == 128 && !x.backward)) && x.dims <= 8 &&
       std::min<int64_t>({x.matrices, x.m, x.n}) > 0 &&
       std::max<int64_t>(x.m, x.n) < most &&
-      x.matrices < most / (std::max<int64_t>(x.m, x.n) / 64 + 1);
+      x.matrices < most / std::max<int64_t>(std::max(x.m, x.n) / 64 + 1, x.d);
 }
 
 // Whether they are not slower than composition (0.97) where that was measured:
