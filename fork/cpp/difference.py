@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
@@ -34,21 +33,9 @@ def _between(old: Sequence[str], new: Sequence[str], a: int, b: int, c: int, d: 
 
 
 def _common(old: Sequence[str], new: Sequence[str], a: int, b: int, c: int, d: int) -> list[tuple[int, int]]:
-    """The lines that both ranges have exactly once, as many as keep their order in both."""
+    """The lines that both ranges have exactly once, where they stand in both, as far as they keep their order."""
     counts = Counter(old[a:b]), Counter(new[c:d])
-    there = {line: n for n, line in enumerate(new[c:d], c) if counts[1][line] == 1}
-    pairs = [(n, there[line]) for n, line in enumerate(old[a:b], a) if counts[0][line] == 1 and line in there]
-    tails: list[int] = []
-    best: list[tuple[int, int, int]] = []  # old, new, the pair before it in its chain
-    ends: list[int] = []
-    for one, other in pairs:
-        k = bisect_left(tails, other)
-        best.append((one, other, ends[k - 1] if k else -1))
-        tails[k : k + 1] = [other]
-        ends[k : k + 1] = [len(best) - 1]
-    chain: list[tuple[int, int]] = []
-    at = ends[-1] if ends else -1
-    while at >= 0:
-        chain.append(best[at][:2])
-        at = best[at][2]
-    return chain[::-1]
+    once = {line for line, count in counts[0].items() if count == counts[1][line] == 1}
+    ones, others = [n for n in range(a, b) if old[n] in once], [n for n in range(c, d) if new[n] in once]
+    same = difflib.SequenceMatcher(None, [new[n] for n in others], [old[n] for n in ones], autojunk=False)
+    return [(ones[j + k], others[i + k]) for i, j, size in same.get_matching_blocks() for k in range(size)]

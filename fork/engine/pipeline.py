@@ -317,7 +317,6 @@ def _entries_this_base_takes(build: Build, native: Path) -> Path:
 
 
 def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None, generated: Path) -> None:
-    generated.mkdir(parents=True, exist_ok=True)
     words = [GENERATE, _entries_this_base_takes(build, native), derivatives or "", generated]
     generators.run(build.base, stage, build.home / "work", words, partial(_rejected, build, native, derivatives))
     own, theirs = (

@@ -143,8 +143,8 @@ class Libraries:
 
     def has_source(self, path: str) -> bool:
         """Whether the base was made of a source of this name; a kernel's has its instruction set's name behind it."""
-        others = self._namesakes(path)
-        return any(self.count(path, ending) > others for ending in ENDINGS)
+        name, others = path.rpartition("/")[2], self._namesakes(path)
+        return any(self.files.get(name + ending, 0) > others for ending in ENDINGS)
 
     def late(self, path: str) -> str:
         """The library of a source that the base loads when it is first used, if it is of such a one alone."""
@@ -153,9 +153,6 @@ class Libraries:
     def binds(self, path: str) -> bool:
         """Whether a source is of the Python bindings alone."""
         return self._having.get(path.rpartition("/")[2]) == {BINDINGS}
-
-    def count(self, path: str, ending: str = "") -> int:
-        return self.files.get(path.rpartition("/")[2] + ending, 0)
 
     def _ask(self, names: list[str]) -> list[list[str]]:
         """What the program says of these names; it reads hundreds of megabytes, so its words are kept."""

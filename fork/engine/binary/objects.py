@@ -62,11 +62,6 @@ class Node:
     def digest(self) -> str:
         return digest(*sorted(self.content))
 
-    @property
-    def refers(self) -> bool:
-        """Whether it holds an address."""
-        return bool(self.names or self.sections)
-
 
 class Object:
     """An object of GCC or clang, compiled with a section for each function and variable."""
@@ -279,24 +274,18 @@ def led_to(one: Object, section: str) -> Led | None:
     return None if any(section in private for section in used) else found
 
 
-@lru_cache(maxsize=1)
-def _library() -> tuple[ctypes.CDLL, ctypes.CDLL]:
-    library, system = ctypes.CDLL("libstdc++.so.6"), ctypes.CDLL(None)
-    library.__cxa_demangle.restype = ctypes.c_void_p
-    return library, system
+@cache
+def _demangle() -> Callable[..., bytes | None]:
+    function = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    function.restype = ctypes.c_char_p
+    return function
 
 
 @cache
 def readable(name: str) -> str:
     """A symbol's name as C++ writes it."""
-    status = ctypes.c_int()
-    library, system = _library()
-    found = library.__cxa_demangle(name.encode(), None, None, ctypes.byref(status))
-    if not found:
-        return name
-    text = ctypes.string_at(found).decode()
-    system.free(ctypes.c_void_p(found))
-    return text
+    # Nobody frees what that returns, which is once for each name.
+    return (_demangle()(name.encode(), None, None, None) or name.encode()).decode()
 
 
 def node_of(symbol: str) -> str:
@@ -310,16 +299,9 @@ def called(name: str) -> str:
     """A function's or variable's qualified name, without its arguments and its templates' ones."""
     text = re.sub(r"^(?:vtable|typeinfo|typeinfo name|guard variable|VTT) for ", "", readable(plain(name)))
     text = text.replace("(anonymous namespace)", "{}").replace("operator()", "operator")
-    head = []
-    depth = 0
-    for sign in text:
-        depth -= sign == ">"
-        if sign == "(" and not depth:
-            break
-        if not depth and sign != ">":
-            head.append(sign) if sign != "<" else None
-        depth += sign == "<"
-    return "".join(head).strip().rpartition(" ")[2]
+    while (outer := re.sub("<[^<>]*>", "", text)) != text:
+        text = outer
+    return text.partition("(")[0].strip().rpartition(" ")[2]
 
 
 @cache

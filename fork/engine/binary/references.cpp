@@ -64,9 +64,18 @@ struct Wanted {
   bool slot; // of the table: the place that has the symbol's address
 };
 
+// Prints a line of words.
+template <typename... Words>
+void say(const char* what, const Words&... words) {
+  std::cout << what;
+  ((std::cout << '\t' << words), ...);
+  std::cout << '\n';
+}
+
 class Library {
  public:
-  explicit Library(const char* path) : path_(path) {
+  Library(const char* path, const Names& names, const Names& quiet)
+      : path_(path), names_(names), quiet_(quiet) {
     const int file = open(path, O_RDONLY);
     struct stat about = {};
     if (file < 0 || fstat(file, &about) != 0) {
@@ -85,11 +94,11 @@ class Library {
     sections_ = reinterpret_cast<const Elf64_Shdr*>(data_ + header_->e_shoff);
   }
 
-  void tell(const Names& names, const Names& quiet) {
-    read(names, quiet);
+  void tell() {
+    read();
     for (int n = 0; n < header_->e_shnum; ++n) {
       if (sections_[n].sh_type == SHT_RELA) {
-        slots(sections_[n], names, quiet);
+        slots(sections_[n]);
       }
     }
     std::sort(symbols_.begin(), symbols_.end(), [](auto& one, auto& other) {
@@ -120,26 +129,22 @@ class Library {
     return reinterpret_cast<const T*>(data_ + offset);
   }
 
-  void read(const Names& names, const Names& quiet) {
+  void read() {
     bool listed = false;
     for (int n = 0; n < header_->e_shnum; ++n) {
       const Elf64_Shdr& section = sections_[n];
       const bool dynamic = section.sh_type == SHT_DYNSYM;
       if (dynamic || section.sh_type == SHT_SYMTAB) {
         listed = listed || !dynamic;
-        table(section, dynamic, names, quiet);
+        table(section, dynamic);
       }
     }
     if (!listed || header_->e_machine != EM_X86_64) {
-      std::printf("bare\t%s\n", path_);
+      say("bare", path_);
     }
   }
 
-  void table(
-      const Elf64_Shdr& section,
-      bool dynamic,
-      const Names& names,
-      const Names& quiet) {
+  void table(const Elf64_Shdr& section, bool dynamic) {
     const char* strings = at<char>(sections_[section.sh_link].sh_offset);
     const auto* first = at<Elf64_Sym>(section.sh_offset);
     const char* file = "";
@@ -151,8 +156,8 @@ class Library {
       const int visibility = ELF64_ST_VISIBILITY(symbol.st_other);
       if (type == STT_FILE) {
         file = name;
-        if (names.count("*") != 0) {
-          std::printf("file\t%s\t%s\n", name, path_);
+        if (names_.count("*") != 0) {
+          say("file", name, path_);
         }
         continue;
       }
@@ -171,42 +176,33 @@ class Library {
       if (own && type == STT_FUNC) {
         known = std::string("fork.local.") + file + ".." + name;
         const std::string all = std::string("@") + file;
-        if (names.count(all) != 0) {
-          std::printf("local\t%s\t%s\t%s\n", all.c_str(), path_, name);
+        if (names_.count(all) != 0) {
+          say("local", all, path_, name);
         }
       }
-      const auto asked = names.find(known);
-      if (asked == names.end()) {
+      const auto asked = names_.find(known);
+      if (asked == names_.end()) {
         continue;
       }
       name = asked->c_str();
       if (dynamic) {
         exported_.insert(name);
         const bool bound = visibility == STV_PROTECTED;
-        std::printf(
-            "symbol\t%s\t%s\t%s\n",
-            name,
-            path_,
-            bound ? "protected" : "exported");
+        say("symbol", name, path_, bound ? "protected" : "exported");
       } else if (exported_.count(name) == 0) {
-        std::printf("symbol\t%s\t%s\thidden\n", name, path_);
+        say("symbol", name, path_, "hidden");
       }
       if (!dynamic && type == STT_FUNC) {
         places_.push_back({symbol.st_value, symbol.st_size, name, ""});
       }
       if (!dynamic && type == STT_OBJECT && !own &&
           exported_.count(name) == 0) {
-        std::printf(
-            "variable\t%s\t%s\t%llu\t%llu\n",
-            name,
-            path_,
-            static_cast<unsigned long long>(symbol.st_value),
-            static_cast<unsigned long long>(symbol.st_size));
+        say("variable", name, path_, symbol.st_value, symbol.st_size);
       }
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.
       const bool function = type == STT_FUNC || type == STT_GNU_IFUNC;
-      if (quiet.count(name) == 0 && type != STT_TLS &&
+      if (quiet_.count(name) == 0 && type != STT_TLS &&
           (function || exported_.count(name) == 0)) {
         const uint64_t size =
             type == STT_FUNC ? 1 : std::max<uint64_t>(symbol.st_size, 1);
@@ -296,10 +292,7 @@ class Library {
   }
 
   // Tables that the loader fills with addresses of this library, without names.
-  void slots(
-      const Elf64_Shdr& section,
-      const Names& names,
-      const Names& quiet) {
+  void slots(const Elf64_Shdr& section) {
     const Elf64_Shdr& table = sections_[section.sh_link];
     const auto* symbols = at<Elf64_Sym>(table.sh_offset);
     const char* strings = at<char>(sections_[table.sh_link].sh_offset);
@@ -310,13 +303,12 @@ class Library {
       const char* name = strings + symbol.st_name;
       if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT &&
            kind != R_X86_64_64) ||
-          names.count(name) == 0) {
+          names_.count(name) == 0) {
         continue;
       }
       const uint64_t offset = first[n].r_offset;
-      const auto place = static_cast<long long>(offset);
-      std::printf("slot\t%s\t%s\t%lld\n", name, path_, place);
-      if (quiet.count(name) == 0 && kind == R_X86_64_GLOB_DAT &&
+      say("slot", name, path_, offset);
+      if (quiet_.count(name) == 0 && kind == R_X86_64_GLOB_DAT &&
           ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) {
         wanted_.push_back({offset, offset + 1, name, false, true});
       }
@@ -340,7 +332,7 @@ class Library {
       if (first[n].d_tag == DT_SYMBOLIC ||
           (first[n].d_tag == DT_FLAGS &&
            (first[n].d_un.d_val & DF_SYMBOLIC) != 0)) {
-        std::printf("symbolic\t%s\n", path_);
+        say("symbolic", path_);
       }
     }
   }
@@ -363,13 +355,7 @@ class Library {
     if (next != symbols_.end()) {
       end = std::min(end, next->address);
     }
-    std::printf(
-        "place\t%s\t%s\t%llu\t%llu\t%s\n",
-        place.name,
-        path_,
-        static_cast<unsigned long long>(place.address),
-        static_cast<unsigned long long>(end - place.address),
-        twins.c_str());
+    say("place", place.name, path_, place.address, end - place.address, twins);
   }
 
   void tell(const Wanted& one, uint64_t site, std::string kind) {
@@ -390,11 +376,13 @@ class Library {
     kind = (one.slot ? "uses" : kind) + '\t' + one.name + '\t' + path_;
     const std::string row = kind + '\t' + who + '\t' + file;
     if (told_.insert(row).second) {
-      std::puts(row.c_str());
+      std::cout << row << '\n';
     }
   }
 
   const char* path_;
+  const Names& names_;
+  const Names& quiet_;
   const char* data_ = nullptr;
   const Elf64_Ehdr* header_ = nullptr;
   const Elf64_Shdr* sections_ = nullptr;
@@ -417,6 +405,6 @@ int main(int count, char** words) {
     names.insert(line);
   }
   for (int n = 1; n < count; ++n) {
-    Library(words[n]).tell(names, quiet);
+    Library(words[n], names, quiet).tell();
   }
 }

@@ -50,7 +50,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Failed(Exception):
+class Failed:
     """What the compiler found wrong with a unit, its first error first."""
 
     unit: Unit
@@ -72,22 +72,13 @@ class Compiler:
         self._variables, self.names = cache.variables(flags.work, self._store), names or NamesForErrors()
         self.base, self.work = flags.base, flags.work
         self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
-        toolkit = flags.device.toolkit
+        toolkit, self.lacking = flags.device.toolkit, flags.device.lacking  # why it compiles none for the GPU
+        self.kinds = (*SOURCES, *([KERNEL] if toolkit else []))  # the endings of the sources that it compiles
         compilers = [toolchain.cxx(), *([toolkit.nvcc] if toolkit else [])]
         versions = [process.run([one, "--version"], "the compiler does not run") for one in compilers]
         # Neither ccache nor an object's list of headers tells of one that appears in front of another.
         self._headers = f"-DFORK_HEADERS={digest(*(name.encode() for name in _names(flags.includes)))}"
         self._about = repr((versions, self.base.record_text, toolchain.settings())).encode()
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The endings of the sources that it compiles."""
-        return (*SOURCES, *self._flags.device.kinds)
-
-    @property
-    def lacking(self) -> str:
-        """Why it compiles none for the GPU, if it does not."""
-        return self._flags.device.lacking
 
     def generated(self, folders: Sequence[Path]) -> Compiler:
         """One for generated sources, that finds headers in these folders behind all others."""
@@ -110,13 +101,9 @@ class Compiler:
 
         def run(unit: Unit) -> Path | Failed | None:
             nonlocal done
-            made: Path | Failed | None
-            try:
-                made = self._compile(unit, group)
-            except Failed as failed:
-                if not patient:
-                    group.stop()
-                made = failed
+            made = self._compile(unit, group)
+            if isinstance(made, Failed) and not patient:
+                group.stop()
             if made:
                 done += 1
                 how = " failed" * isinstance(made, Failed)
@@ -185,7 +172,7 @@ class Compiler:
         """Whether a header is the wheel's, Python's or the system's."""
         return name.startswith(self._stable) and not name.startswith(f"{self.work}/")
 
-    def _compile(self, unit: Unit, group: process.Together) -> Path | None:
+    def _compile(self, unit: Unit, group: process.Together) -> Path | Failed | None:
         begun, key = time.monotonic(), self._key(unit)
         disk.write(self.work, unit.place, unit.text)
         part, needs, made = (self.work / f"objects/{key}.{kind}" for kind in ("part.o", "d", "o"))
@@ -194,9 +181,7 @@ class Compiler:
         command += ["-MD", "-MF", str(needs), "-c", unit.place, "-o", str(part)]
         done = group.attempt(command, env=self._variables, cwd=self.work)
         if done.returncode:
-            if group.stopped:
-                return None
-            raise self._failed(unit, done)
+            return None if group.stopped else self._failed(unit, done)
         # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
         names = {str(self.work / name) for name in listed(needs.read_text())}
         names = {name for name in names if not self._is_stable(name) and not name.endswith(f"/{unit.path}")}

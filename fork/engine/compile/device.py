@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,11 +53,6 @@ class Device:
     bindings: frozenset[str] = frozenset()  # the sources of libtorch_python
     listed: frozenset[str] = frozenset()  # those that PyTorch's lists name for libtorch_cuda
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The endings of the sources that can be compiled beside those of the CPU."""
-        return (KERNEL,) if self.toolkit else ()
-
     def definitions(self, path: str) -> list[str]:
         """What a source is compiled with beside what all are."""
         if self.base.cuda is None:
@@ -84,8 +78,12 @@ class Device:
         assert self.toolkit is not None
         told = re.search(r"CUDA_FLAGS=([^\n]*?), [A-Z_]+=", self.base.probe.config)
         flags = [word for word in (told[1] if told else "").split() if word.startswith("-D")]
-        stubs = KERNELS_OF_ITS_OWN if "static-global-template-stub" in _help(self.toolkit.nvcc) else ()
-        names = self.toolkit.architectures if own else architectures(self.base, self.toolkit)
+        options = subprocess.run([self.toolkit.nvcc, "--help"], capture_output=True, text=True).stdout
+        stubs = KERNELS_OF_ITS_OWN if "static-global-template-stub" in options else ()
+        # What TORCH_CUDA_ARCH_LIST says, else the GPUs of this machine, else the oldest
+        names = self.toolkit.architectures
+        if not own and not self.toolkit.wished:
+            names = at_hand() or (names[0].partition("-")[0],)
         codes, host = map(code, names), os.environ.get("CUDAHOSTCXX") or toolchain.cxx()
         return [
             *(str(self.toolkit.nvcc), "-ccbin", str(host), "-O3", "-lineinfo", "--expt-relaxed-constexpr"),
@@ -105,13 +103,6 @@ def named(lists: str, library: str) -> list[str]:
     return found
 
 
-def architectures(base: Base, toolkit: Toolkit) -> Sequence[str]:
-    """In CMake's spelling: what TORCH_CUDA_ARCH_LIST says, else the GPUs of this machine, else the oldest."""
-    if toolkit.wished:
-        return toolkit.architectures
-    return at_hand() or (toolkit.architectures[0].partition("-")[0],)
-
-
 def at_hand() -> tuple[str, ...]:
     """The architectures of this machine's GPUs, as nvidia-smi tells them."""
     tool = shutil.which("nvidia-smi")
@@ -127,10 +118,6 @@ def code(architecture: str) -> str:
     number, _, kind = architecture.partition("-")
     made = {"real": f"sm_{number}", "virtual": f"compute_{number}"}.get(kind, f"[sm_{number},compute_{number}]")
     return f"arch=compute_{number},code={made}"
-
-
-def _help(nvcc: Path) -> str:
-    return subprocess.run([nvcc, "--help"], capture_output=True, text=True).stdout
 
 
 def libraries(base: Base) -> list[str]:

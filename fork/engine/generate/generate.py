@@ -9,8 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -96,7 +95,8 @@ def main(native: Path, derivatives: Path | None, out: Path) -> None:
     scratch = out.parent / "generating"
     shutil.rmtree(scratch, ignore_errors=True)
     _generate(native, derivatives, scratch / "source", scratch / "fresh")
-    _sync(scratch / "fresh", out)
+    shutil.rmtree(out, ignore_errors=True)
+    (scratch / "fresh").rename(out)
     shutil.rmtree(scratch)
 
 
@@ -139,7 +139,7 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     with mock.patch.object(module, "load_derivatives", with_default):
         gen_autograd(*arguments, SelectiveBuilder.get_nop_selector())
     # Python's functions are those of an operator with its variants.
-    ways, methods = Ways.of(native), "python_variable_methods.cpp"
+    ways, methods = Ways(native), "python_variable_methods.cpp"
     (autograd / "templates" / methods).write_text(METHODS_TEMPLATE)
     with (
         mock.patch.object(gen_python_functions, "is_py_variable_method", ways.method),
@@ -152,16 +152,12 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
     (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags, ways), indent=1))
 
 
-@dataclass(frozen=True)
 class Ways:
     """How Python calls operators: the `variants` of each of the stack's, by its name."""
 
-    variants: Mapping[str, str]
-
-    @classmethod
-    def of(cls, native: Path) -> Ways:
+    def __init__(self, native: Path) -> None:
         entries = yaml.safe_load(native.read_text())
-        return cls({entry["func"].partition("(")[0]: entry.get("variants", "function") for entry in entries})
+        self.variants = {entry["func"].partition("(")[0]: entry.get("variants", "function") for entry in entries}
 
     def method(self, f: NativeFunction) -> bool:
         return f.python_module is None and "method" in self.variants.get(str(f.func.name), "")
@@ -202,9 +198,9 @@ def _own_headers(aten: Path, autograd: Path) -> None:
     own = [
         path for path in aten.glob("*.h") if path.name == "RedispatchFunctions.h" or not (shipped / path.name).exists()
     ]
+    names = sorted(path.name.removesuffix("_ops.h") for path in (aten / "ops").glob("*_ops.h"))
     # Some formulas, such as auto_linear, call the operator as users do.
-    functions = [f"#include <ATen/ops/{path.name[:-6]}.h>" for path in sorted((aten / "ops").glob("*_ops.h"))]
-    includes = "\n".join([_operator_includes(aten / "ops"), *functions])
+    includes = "\n".join(f"#include <ATen/ops/{name}{end}>" for end in ("_ops.h", ".h") for name in names)
     for header in own:
         text = header.read_text().replace("#include <ATen/Operators.h>", includes)
         # Upstream's lists every operator, which such sources may not depend on.
@@ -216,22 +212,6 @@ def _own_headers(aten: Path, autograd: Path) -> None:
         for header in own:
             text = text.replace(f"#include <ATen/{header.name}>", f'#include "{header.name}"')
         path.write_text(text)
-
-
-def _sync(fresh: Path, out: Path) -> None:
-    """Makes `out` equal to `fresh`, touching only what differs, so that only that is compiled."""
-    wanted = {path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file()}
-    for path in [path for path in out.rglob("*") if path.is_file() and path.relative_to(out) not in wanted]:
-        path.unlink()
-    for path in wanted:
-        target, text = out / path, (fresh / path).read_bytes()
-        if not target.is_file() or target.read_bytes() != text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text)
-
-
-def _operator_includes(ops: Path) -> str:
-    return "\n".join(f"#include <ATen/ops/{path.name}>" for path in sorted(ops.glob("*_ops.h")))
 
 
 def _python_modules(entries: Path, tags: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +19,8 @@ LINE = re.compile(r"^ *# *(?:include|pragma|define)\b.*\n?", re.MULTILINE)
 
 def join(base: Base, work: Path, stage: Path, changed: Mapping[str, str]) -> Path:
     """The folder of those that differ from the base's, which the fork ships too; `changed` has some by their paths."""
-    folder, wanted = work / "joined", set[Path]()
+    folder = work / "joined"
+    shutil.rmtree(folder, ignore_errors=True)
     added = {path: file.read_text() for path, file in _added(work / "generated").items()}
     for path in sorted({*added, *changed}):
         shipped = base.wheel_path(path) or (base.new_path(path) if path.startswith(OPS) else None)
@@ -28,14 +30,9 @@ def join(base: Base, work: Path, stage: Path, changed: Mapping[str, str]) -> Pat
         text = joined(changed.get(path, before), added.get(path, ""))
         if text == before:
             continue
-        file = folder / path.removeprefix("aten/src/")
-        wanted.add(file)
-        if not file.is_file() or file.read_text() != text:
-            disk.write(file.parent, file.name, text)
+        disk.write(folder, path.removeprefix("aten/src/"), text)
         if shipped:
             disk.write(stage, shipped, text)
-    for file in [file for file in folder.rglob("*.h") if file not in wanted]:
-        file.unlink()
     return folder
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from fork.errors import ForkError
 from fork.refusals import Refusal
@@ -16,31 +15,22 @@ TAGS = re.compile(r"tags_(\d+) = (\{.*?\});")
 DEFAULT = re.compile(r"=(?:\[[^]]*\]|\"[^\"]*\"|[^,)\s]+)")
 
 
-@dataclass(frozen=True)
-class Schema:
-    """Name, overload, the whole schema, and the tags as C++ lists them."""
-
-    name: str
-    overload: str
-    text: str
-    tags: str
-
-
 def redefinitions(before: str, after: str) -> str:
     """The source that makes the operators of one RegisterSchema.cpp those of another; nothing where they are alike."""
     old, again, new = _schemas(before), "", ""
-    for schema in _schemas(after).values():
-        known = old.get((schema.name, schema.overload))
-        if known and DEFAULT.sub("", known.text) != DEFAULT.sub("", schema.text):
-            raise ForkError(Refusal.ARGUMENTS.of(path=NATIVE_FUNCTIONS, name=schema.text.partition("(")[0]))
-        if known and schema != known:
-            again += f'AGAIN({schema.name}, "{schema.overload}", "{schema.text}", ({schema.tags}))\n'
+    for (name, overload), (schema, tags) in _schemas(after).items():
+        known = old.get((name, overload))
+        if known and DEFAULT.sub("", known[0]) != DEFAULT.sub("", schema):
+            raise ForkError(Refusal.ARGUMENTS.of(path=NATIVE_FUNCTIONS, name=schema.partition("(")[0]))
+        if known and known != (schema, tags):
+            again += f'AGAIN({name}, "{overload}", "{schema}", ({tags}))\n'
         elif not known:
-            new += f'  m.def("{schema.text}", {schema.tags});\n'
+            new += f'  m.def("{schema}", {tags});\n'
     return again + (f"TORCH_LIBRARY_FRAGMENT(aten, m) {{\n{new}}}\n" if new else "")
 
 
-def _schemas(text: str) -> dict[tuple[str, str], Schema]:
+def _schemas(text: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """Of each operator, by its name and overload, the whole schema, and the tags as C++ lists them."""
     tags = dict(TAGS.findall(text))
     lists = ((one, one[5] or tags.get(one[4] or "", "{}")) for one in DEFINED.finditer(text))
-    return {(one[2], one[3] or ""): Schema(one[2], one[3] or "", one[1], own) for one, own in lists}
+    return {(one[2], one[3] or ""): (one[1], own) for one, own in lists}

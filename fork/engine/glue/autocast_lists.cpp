@@ -21,27 +21,19 @@
 #define LOWER(...) KERNEL(DEVICE, __VA_ARGS__, lower_precision_fp)
 #define FP32(...) KERNEL(DEVICE, __VA_ARGS__, fp32)
 #define PROMOTE(...) KERNEL(DEVICE, __VA_ARGS__, promote)
-#define REGISTER_ALL                  \
-  AT_FORALL_LOWER_PRECISION_FP(LOWER) \
-  AT_FORALL_FP32(FP32)                \
-  AT_FORALL_PROMOTE(PROMOTE)
-
-#define DEVICE c10::DeviceType::CUDA
-TORCH_LIBRARY_IMPL(aten, Autocast, m){REGISTER_ALL}
-#undef DEVICE
-
-#define DEVICE c10::DeviceType::XPU
-TORCH_LIBRARY_IMPL(aten, AutocastXPU, m){REGISTER_ALL}
-#undef DEVICE
-
-#define DEVICE c10::DeviceType::MTIA
-TORCH_LIBRARY_IMPL(aten, AutocastMTIA, m) {
-  REGISTER_ALL
-}
-#undef DEVICE
+#define REGISTER(key, device)                        \
+  TORCH_LIBRARY_IMPL(aten, key, m) {                 \
+    constexpr auto DEVICE = c10::DeviceType::device; \
+    AT_FORALL_LOWER_PRECISION_FP(LOWER)              \
+    AT_FORALL_FP32(FP32)                             \
+    AT_FORALL_PROMOTE(PROMOTE)                       \
+  }
+REGISTER(Autocast, CUDA)
+REGISTER(AutocastXPU, XPU)
+REGISTER(AutocastMTIA, MTIA)
 
 // Other sources follow in the same unit.
 #undef LOWER
 #undef FP32
 #undef PROMOTE
-#undef REGISTER_ALL
+#undef REGISTER

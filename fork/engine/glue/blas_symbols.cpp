@@ -2,29 +2,6 @@
 // BLAS that it calls.
 #include <ATen/native/CPUBlas.h>
 
-// The Fortran interface of BLAS.
-#define DECLARE_GEMM(name, scalar) \
-  extern "C" void name(            \
-      const char* transa,          \
-      const char* transb,          \
-      const int* m,                \
-      const int* n,                \
-      const int* k,                \
-      const scalar* alpha,         \
-      const scalar* a,             \
-      const int* lda,              \
-      const scalar* b,             \
-      const int* ldb,              \
-      const scalar* beta,          \
-      scalar* c,                   \
-      const int* ldc)
-
-DECLARE_GEMM(sgemm_, float);
-DECLARE_GEMM(dgemm_, double);
-DECLARE_GEMM(cgemm_, c10::complex<float>);
-DECLARE_GEMM(zgemm_, c10::complex<double>);
-#undef DECLARE_GEMM
-
 namespace at::native::cpublas {
 
 namespace {
@@ -46,7 +23,23 @@ int leading(int64_t n) {
 
 } // namespace
 
+// By the Fortran interface of BLAS.
 #define DEFINE_GEMM(name, scalar)                                            \
+  extern "C" void name(                                                      \
+      const char* transa,                                                    \
+      const char* transb,                                                    \
+      const int* m,                                                          \
+      const int* n,                                                          \
+      const int* k,                                                          \
+      const scalar* alpha,                                                   \
+      const scalar* a,                                                       \
+      const int* lda,                                                        \
+      const scalar* b,                                                       \
+      const int* ldb,                                                        \
+      const scalar* beta,                                                    \
+      scalar* c,                                                             \
+      const int* ldc);                                                       \
+                                                                             \
   void gemm(                                                                 \
       TransposeType transa,                                                  \
       TransposeType transb,                                                  \

@@ -11,6 +11,7 @@
 
 #endif
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,22 @@ void gatherTorchFunctionsEverything(std::vector<PyMethodDef>& torch_functions);
 
 namespace {
 
-#ifdef FORK_OPERATORS
+using Object = std::shared_ptr<PyObject>;
+
+// Python has set an error.
+struct Failed {};
+
+void check(bool good) {
+  if (!good) {
+    throw Failed();
+  }
+}
+
+Object owned(PyObject* made) {
+  check(made != nullptr);
+  return {made, Py_DecRef};
+}
+
 // Calls PyTorch's function of a name and, with arguments that it rejects, the
 // stack's, which takes those of the overloads that the stack adds to it.
 PyObject* call_either(PyObject* both, PyObject* args, PyObject* kwargs) {
@@ -76,93 +92,73 @@ PyObject* call_either(PyObject* both, PyObject* args, PyObject* kwargs) {
 }
 
 // A function of this name that stands for both. It lives as long as Python.
-PyObject* either(const char* name, PyObject* theirs, PyObject* ours) {
-  PyObject* both = PyTuple_Pack(2, theirs, ours);
+Object either(const char* name, PyObject* theirs, PyObject* ours) {
   auto* definition = new PyMethodDef{
       name,
       reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_either)),
       METH_VARARGS | METH_KEYWORDS,
       nullptr};
-  PyObject* function = both ? PyCFunction_New(definition, both) : nullptr;
-  Py_XDECREF(both);
-  return function;
-}
-
-// torch._C._VariableFunctionsClass cannot be assigned to from Python, so the
-// functions go into its dictionary, as METH_STATIC entries of its own would.
-bool add_functions(PyObject* functions) {
-  static std::vector<PyMethodDef> definitions;
-  torch::autograd::gatherTorchFunctionsEverything(definitions);
-  PyTypeObject* type = Py_TYPE(functions);
-  for (PyMethodDef& definition : definitions) {
-    PyObject* function =
-        PyCFunction_New(&definition, reinterpret_cast<PyObject*>(type));
-    if (PyDict_GetItemString(type->tp_dict, definition.ml_name) != nullptr) {
-      PyObject* ours = function;
-      PyObject* theirs = PyObject_GetAttrString(functions, definition.ml_name);
-      function =
-          theirs && ours ? either(definition.ml_name, theirs, ours) : nullptr;
-      Py_XDECREF(theirs);
-      Py_XDECREF(ours);
-    }
-    PyObject* method = function ? PyStaticMethod_New(function) : nullptr;
-    Py_XDECREF(function);
-    const bool added = method != nullptr &&
-        PyDict_SetItemString(type->tp_dict, definition.ml_name, method) == 0;
-    Py_XDECREF(method);
-    if (!added) {
-      return false;
-    }
-  }
-  PyType_Modified(type);
-  return true;
+  const Object both = owned(PyTuple_Pack(2, theirs, ours));
+  return owned(PyCFunction_New(definition, both.get()));
 }
 
 // `init` makes a module of its own of this name. What PyTorch's module lacks
 // moves into it, and a function that both have becomes one for both.
-bool merge(PyObject* module, const char* name, void (*init)(PyObject*)) {
-  PyObject* scratch = PyModule_New("torch._C");
-  if (scratch == nullptr) {
-    return false;
-  }
-  init(scratch);
-  PyObject* added = PyObject_GetAttrString(scratch, name);
-  PyObject* target = PyObject_GetAttrString(module, name);
-  bool good = added != nullptr && target != nullptr;
+void merge(PyObject* module, const char* name, void (*init)(PyObject*)) {
+  const Object scratch = owned(PyModule_New("torch._C"));
+  init(scratch.get());
+  const Object added = owned(PyObject_GetAttrString(scratch.get(), name));
+  const Object target = owned(PyObject_GetAttrString(module, name));
   PyObject *key = nullptr, *value = nullptr;
   Py_ssize_t position = 0;
-  while (good &&
-         PyDict_Next(PyModule_GetDict(added), &position, &key, &value)) {
-    if (!PyObject_HasAttr(target, key)) {
-      good = PyObject_SetAttr(target, key, value) == 0;
+  while (PyDict_Next(PyModule_GetDict(added.get()), &position, &key, &value)) {
+    if (!PyObject_HasAttr(target.get(), key)) {
+      check(PyObject_SetAttr(target.get(), key, value) == 0);
     } else if (PyCFunction_Check(value)) {
-      PyObject* theirs = PyObject_GetAttr(target, key);
-      PyObject* function =
-          theirs ? either(PyUnicode_AsUTF8(key), theirs, value) : nullptr;
-      good = function && PyObject_SetAttr(target, key, function) == 0;
-      Py_XDECREF(function);
-      Py_XDECREF(theirs);
+      const Object theirs = owned(PyObject_GetAttr(target.get(), key));
+      const Object both = either(PyUnicode_AsUTF8(key), theirs.get(), value);
+      check(PyObject_SetAttr(target.get(), key, both.get()) == 0);
     }
   }
-  Py_XDECREF(target);
-  Py_XDECREF(added);
-  Py_DECREF(scratch);
-  return good;
 }
 
-bool merge_modules(PyObject* module) {
-  using namespace torch::autograd;
-#define MODULE(name, attribute)                           \
-  if (!merge(module, attribute, init##name##Functions)) { \
-    return false;                                         \
+// Puts methods of the class of all tensors into its dictionary, static ones of
+// torch's functions into that of their class, neither of which Python can
+// assign to, and others into their module, as `torch._C._nn` is that of
+// python_nn_functions.cpp. One of the stack's comes beside that of PyTorch of
+// the same name, which has other overloads.
+void add_rows(PyObject* module, const std::string& file, PyMethodDef* rows) {
+  const bool methods = file.rfind("python_variable_methods", 0) == 0;
+  const bool of_stack = file.find("_own") != std::string::npos;
+  std::string name = methods ? "TensorBase" : "_VariableFunctionsClass";
+  if (!methods && file.rfind("python_torch_functions", 0) != 0) {
+    name = file.substr(6, file.rfind('_') - 6); // of python_nn_functions, _nn
   }
-#include "python_modules.inc"
-#undef MODULE
-  // torch/return_types.py walks this one.
-  return merge(module, "_return_types", initReturnTypes);
+  const Object owner = owned(PyObject_GetAttrString(module, name.c_str()));
+  PyObject* place = owner.get();
+  for (; rows->ml_name != nullptr; ++rows) {
+    const char* row = rows->ml_name;
+    if (PyModule_Check(place)) {
+      const Object made = owned(PyCFunction_New(rows, place));
+      check(PyObject_SetAttrString(place, row, made.get()) == 0);
+      continue;
+    }
+    auto* type = reinterpret_cast<PyTypeObject*>(place);
+    Object made = owned(
+        methods ? PyDescr_NewMethod(type, rows) : PyCFunction_New(rows, place));
+    const bool both = of_stack && PyDict_GetItemString(type->tp_dict, row);
+    if (both) {
+      const Object theirs = owned(PyObject_GetAttrString(place, row));
+      made = either(row, theirs.get(), made.get());
+    }
+    if (both || !methods) {
+      const auto wrap = methods ? PyInstanceMethod_New : PyStaticMethod_New;
+      made = owned(wrap(made.get()));
+    }
+    check(PyDict_SetItemString(type->tp_dict, row, made.get()) == 0);
+    PyType_Modified(type);
+  }
 }
-
-#endif
 
 #if defined(FORK_OPERATORS) || defined(FORK_NODES)
 PyObject* autograd_init = nullptr;
@@ -190,98 +186,52 @@ PyObject* init_autograd(PyObject* module, PyObject* /*unused*/) {
   return result;
 }
 
-bool add_backward_nodes(PyObject* module) {
+void add_backward_nodes(PyObject* module) {
   static PyMethodDef definition = {
       "_autograd_init", init_autograd, METH_NOARGS, nullptr};
   autograd_init = PyObject_GetAttrString(module, definition.ml_name);
-  PyObject* wrapper =
-      autograd_init ? PyCFunction_New(&definition, module) : nullptr;
-  const bool added = wrapper != nullptr &&
-      PyObject_SetAttrString(module, definition.ml_name, wrapper) == 0;
-  Py_XDECREF(wrapper);
-  return added;
+  check(autograd_init != nullptr);
+  const Object made = owned(PyCFunction_New(&definition, module));
+  check(PyObject_SetAttrString(module, definition.ml_name, made.get()) == 0);
 }
 #endif
 
-#ifdef FORK_ROWS
-// A method of the class of all tensors. One of the stack's comes beside that of
-// PyTorch of the same name, which has other overloads.
-PyObject* method_of(PyTypeObject* type, PyMethodDef* row, bool of_stack) {
-  PyObject* made = PyDescr_NewMethod(type, row);
+void extend(PyObject* module) {
 #ifdef FORK_OPERATORS
-  PyObject* theirs = PyDict_GetItemString(type->tp_dict, row->ml_name);
-  if (of_stack && made != nullptr && theirs != nullptr) {
-    PyObject* function = either(row->ml_name, theirs, made);
-    Py_DECREF(made);
-    made = function ? PyInstanceMethod_New(function) : nullptr;
-    Py_XDECREF(function);
-  }
+  using namespace torch::autograd;
+  PyObject* functions = PyObject_GetAttrString(module, "_VariableFunctions");
+  check(functions != nullptr);
+  THPVariableFunctionsModule = functions;
+  static std::vector<PyMethodDef> rows;
+  gatherTorchFunctionsEverything(rows);
+  rows.push_back({nullptr});
+  add_rows(module, "python_torch_functions_own", rows.data());
+#define MODULE(name, attribute) merge(module, attribute, init##name##Functions);
+#include "python_modules.inc"
+#undef MODULE
+  // torch/return_types.py walks this one.
+  merge(module, "_return_types", initReturnTypes);
 #endif
-  return made;
-}
-
-// Puts methods of the class of all tensors into its dictionary, static ones of
-// torch's functions into that of their class, and others into their module,
-// as `torch._C._nn` is that of python_nn_functions.cpp.
-bool add_rows(PyObject* module, std::string file, PyMethodDef* rows) {
-  const bool methods = file.rfind("python_variable_methods", 0) == 0;
-  std::string name = methods ? "TensorBase" : "_VariableFunctionsClass";
-  if (!methods && file.rfind("python_torch_functions", 0) != 0) {
-    name = file.substr(6, file.rfind('_') - 6); // of python_nn_functions, _nn
-  }
-  PyObject* place = PyObject_GetAttrString(module, name.c_str());
-  bool good = place != nullptr;
-  for (; good && rows->ml_name != nullptr; ++rows) {
-    PyObject* made = nullptr;
-    if (PyModule_Check(place)) {
-      made = PyCFunction_New(rows, place);
-      good = made && PyObject_SetAttrString(place, rows->ml_name, made) == 0;
-    } else {
-      auto* type = reinterpret_cast<PyTypeObject*>(place);
-      if (methods) {
-        made = method_of(type, rows, file == "python_variable_methods_own");
-      } else if (PyObject* function = PyCFunction_New(rows, place)) {
-        made = PyStaticMethod_New(function);
-        Py_DECREF(function);
-      }
-      good =
-          made && PyDict_SetItemString(type->tp_dict, rows->ml_name, made) == 0;
-      PyType_Modified(type);
-    }
-    Py_XDECREF(made);
-  }
-  Py_XDECREF(place);
-  return good;
-}
+#ifdef FORK_ROWS
+#define ROWS(name) add_rows(module, #name, torch::autograd::name##_rows);
+  FORK_ROWS
+#undef ROWS
 #endif
+#if defined(FORK_OPERATORS) || defined(FORK_NODES)
+  add_backward_nodes(module);
+#endif
+}
 
 } // namespace
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = initModule();
-  if (module == nullptr) {
+  try {
+    if (module != nullptr) {
+      extend(module);
+    }
+    return module;
+  } catch (const Failed&) {
     return nullptr;
   }
-#ifdef FORK_OPERATORS
-  PyObject* functions = PyObject_GetAttrString(module, "_VariableFunctions");
-  torch::autograd::THPVariableFunctionsModule = functions;
-  if (functions == nullptr || !add_functions(functions) ||
-      !merge_modules(module)) {
-    return nullptr;
-  }
-#endif
-#ifdef FORK_ROWS
-#define ROWS(name)                                              \
-  if (!add_rows(module, #name, torch::autograd::name##_rows)) { \
-    return nullptr;                                             \
-  }
-  FORK_ROWS
-#undef ROWS
-#endif
-#if defined(FORK_OPERATORS) || defined(FORK_NODES)
-  if (!add_backward_nodes(module)) {
-    return nullptr;
-  }
-#endif
-  return module;
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -88,7 +87,8 @@ def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
     wished = (word for name in ("CXXFLAGS", "LDFLAGS") for word in shlex.split(os.environ.get(name, "")))
     own = [f"-Wl,-rpath,{search}", *sanitizers.flags(job.sanitize), *wished]
     # A compiler that links libstdc++.a must not make the process use that copy beside the base's own libstdc++.so.
-    command = [str(toolchain.cxx()), "-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, "-o", str(made), *words]
+    how = ["-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, "-Wl,-z,norelro"]  # glue/variables.cpp says why
+    command = [str(toolchain.cxx()), *how, "-o", str(made), *words]
     written = [Path(word).stat().st_mtime_ns for word in words if word.endswith((".o", ".a"))]
     known, about = made.with_suffix(".json"), json.dumps([command, written])
     if made.is_file() and known.is_file() and known.read_text() == about:
@@ -101,7 +101,3 @@ def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
         log.write(f"{shlex.join(command)}\n{done.stderr}\n")
     said = errors(done.stderr, job.compiler.names, job.work)
     raise error(job.work, said or [Said(process.reason(done))])
-
-
-if sys.byteorder != "little":  # ATen's kernels themselves build on others; nobody has tried the fork there
-    raise ForkError("a fork is built on little-endian machines only")

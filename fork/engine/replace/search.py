@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -199,12 +199,12 @@ class Search:
         held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
         files: list[list[Path]] = []
         for group in groups.values():
-            variables = self._variables(group) if group else {}
+            variables = self._lent(group, held.keeps) if group else {}
             lent = [(one.file, variables.keys() & one.undefined) for one in group]
             files.append([weakened(file, names) if names else file for file, names in lent])
             if variables:
                 files[-1].append(sharing(variables, self._libraries.work))
-            if hidden := self._hidden(group) if group else {}:
+            if hidden := self._lent(group, held.hides) if group else {}:
                 files[-1].append(leading(hidden, self._libraries.work))
             defined = {name for one in group for name in one.defined}
             if own := {name: held.places[name] for name in defined & self._trace.jumps - jumps.keys()}:
@@ -228,16 +228,9 @@ class Search:
             jumps=copies,
         )
 
-    def _variables(self, group: Sequence[Object]) -> dict[str, Place]:
-        """Where the base has the variables that these objects use, and that no compiled source has of its own."""
-        held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
-        used = {name for one in group for name in (*one.undefined, *one.defined)}
-        wanted = (name for name in used if (name in self._trace.shared or name not in own) and not is_other(name))
-        return {name: place for name in wanted if (place := held.keeps(name, group[0].python))}
-
-    def _hidden(self, group: Sequence[Object]) -> dict[str, Place]:
-        """Where the base has what it hides of the functions that these objects call, and no compiled source has."""
-        held, own = self._trace.held(), {name for _, one in self._trace.objects() for name in one.defined}
-        names = {name for one in group for name in one.undefined} - own
-        wanted = (name for name in names if not is_other(name) and not SUPPLIED.match(called(name)))
-        return {name: place for name in wanted if (place := held.hides(name, group[0].python))}
+    def _lent(self, group: Sequence[Object], place_of: Callable[[str, bool], Place | None]) -> dict[str, Place]:
+        """Where the base has what it hides of what these objects use, and no compiled source has of its own."""
+        own = {name for _, one in self._trace.objects() for name in one.defined} - self._trace.shared
+        used = {name for one in group for name in (*one.undefined, *one.defined)} - own
+        wanted = (name for name in used if not is_other(name) and not SUPPLIED.match(called(name)))
+        return {name: place for name in wanted if (place := place_of(name, group[0].python))}

@@ -112,7 +112,7 @@ class Trace:
         symbol, section = one.defined[name], one.where[name]
         if not symbol.data or symbol.hidden or TABLE.match(name):
             return False
-        if one.nodes[section].refers:
+        if one.nodes[section].names or one.nodes[section].sections:  # it holds an address
             led, served = led_to(one, section), self.jumps | self._libraries.held((), ()).exported
             return bool(old and led and led.functions <= served and not led.tables & changed_sections(one, old))
         of_header = source.inherits(section, one) and identifier(name) not in self._words
@@ -350,10 +350,8 @@ def _is_filled(source: Source, one: Object, section: str) -> bool:
     return alike and all(name.startswith(".text.startup") or NAME.search(name) for name in users)
 
 
-def say(source: Source, name: str, place: str = "") -> str:
-    """A symbol of a source, with its line there or another place."""
-    if place:
-        return f"{place} `{called(name)}`"
+def say(source: Source, name: str) -> str:
+    """A symbol of a source, with its line there."""
     found = re.search(rf"\b{re.escape(identifier(name))}\b", source.code)
     line = source.text.line(source.text.after.count("\n", 0, found.start()) + 1 if found else 1)
     return f"{source.path}:{line} `{called(name)}`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import csv
 import difflib
@@ -93,12 +92,8 @@ class Base:
     @cached_property
     def cuda(self) -> str | None:
         """The CUDA release that this torch was built with, None for a CPU build."""
-        source = (self.site / "torch/version.py").read_text()
-        for node in ast.parse(source).body:
-            target = node.target if isinstance(node, ast.AnnAssign) else None
-            if isinstance(target, ast.Name) and target.id == "cuda" and isinstance(node, ast.AnnAssign):
-                return ast.literal_eval(node.value) if node.value else None
-        return None
+        found = re.search(r"^cuda\b.*= '(.+)'$", (self.site / "torch/version.py").read_text(), re.MULTILINE)
+        return found[1] if found else None
 
     @cached_property
     def probe(self) -> Probe:
@@ -177,8 +172,8 @@ class Base:
     def resized(self) -> list[str]:
         """The files that are missing or of another size than the wheel's, as a broken copy leaves them."""
         ours = {path: size for path, (_, size) in self.record.items() if path.partition("/")[0] in PACKAGES}
-        sizes = {path: int(size) for path, size in ours.items() if size}
-        return [path for path, size in sizes.items() if _size(self.site / path) != size]
+        files = ((path, self.site / path, int(size)) for path, size in ours.items() if size)
+        return [path for path, file, size in files if not file.is_file() or file.stat().st_size != size]
 
     @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
@@ -199,13 +194,6 @@ class Base:
                     f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "
                     f"otherwise): reinstall torch with `pip install --force-reinstall torch=={self.version}`"
                 )
-
-
-def _size(file: Path) -> int | None:
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def installed(python: Path | None = None) -> Base:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -25,19 +26,14 @@ def write_woven(base: Base, series: Series, commit: Commit, stage: Path, work: P
     woven = series.of_kind(state, New, Fragment)
     inside = {path: file for path, file in woven.items() if _has_room(base, series.kind(path), path)}
     base.check({*filter(None, map(base.wheel_path, (*inside, *series.of_kind(state, Whole)))), *disk.edited_base(base)})
-    headers, wanted = work / "headers", set()
+    headers = work / "headers"
+    shutil.rmtree(headers, ignore_errors=True)
     for path, text in _weave(base, series, inside, work / "woven").items():
         shipped = base.wheel_path(path) or base.new_path(path)
         assert shipped is not None
         disk.write(stage, shipped, text)
         if "torch/include/" in shipped:
-            header = headers / shipped.removeprefix("torch/include/")
-            wanted.add(header)
-            if not header.is_file() or header.read_text() != text:
-                disk.write(header.parent, header.name, text)
-    for header in headers.rglob("*.*"):
-        if header not in wanted:
-            header.unlink()
+            disk.write(headers, shipped.removeprefix("torch/include/"), text)
     return [*inside, *_write_whole(base, series, state, stage), *_take_away(base, series.gone(commit), stage)]
 
 
