@@ -21,6 +21,7 @@ class NothingToBuild(ForkError):
 SAID = 12  # reasons are told at most
 # Above several reasons why a branch is refused.
 UNSEEN = "what the branch changes would not run, or not everywhere:"
+UNCOMPILED = "what the branch changes does not compile for the wheel:"
 
 
 def refuse_all(problems: Sequence[str], head: str, alone: str = "{}") -> None:

@@ -71,6 +71,11 @@ class Tree:
             f"branch begins, stands in for the release's: `{fetch}` brings it"
         )
 
+    @property
+    def doubt(self) -> str:
+        """What a refusal adds that may be false where the release is not known."""
+        return "" if self.known else "; the release's text is not known here, see the warning above"
+
     def read(self, path: str) -> str | None:
         return self.texts.get(path) or self.checkout.read_at(self.release, path)
 

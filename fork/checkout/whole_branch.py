@@ -124,10 +124,12 @@ def _problems(path: str, start: bytes | None, contents: Sequence[bytes | None]) 
     if kind is Kind.OPERATORS and None in contents:
         return [f"{path} is removed, and every wheel has it: put it back"]
     if kind is Kind.OPERATORS and start is not None:
-        known = yamls.by_name(start.decode()).keys()
-        lost = {name for text in contents if text for name in known - yamls.by_name(text.decode()).keys()}
+        known = Counter(yamls.names(start.decode()))
+        now = [Counter(yamls.names(text.decode())) for text in contents if text]
         why = "which is compiled into PyTorch's libraries: put it back"
-        return [f"{path} no longer has {name}, {why}" for name in sorted(lost)]
+        lost = {f"{path} no longer has {name}, {why}" for names in now for name in known - names if not names[name]}
+        more = {f"{path} has {name} twice: keep one" for names in now for name in names - known if names[name] > 1}
+        return sorted(lost | more)
     return []
 
 

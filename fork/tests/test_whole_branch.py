@@ -170,3 +170,5 @@ def test_entries_of_a_list_that_are_gone(tree: Path, tool: Tool) -> None:
     words = ("--root", tree.parent / "root", "--checkout", tree, "show")
     write(tree, {path: UPSTREAM[path].replace("- func: two(Tensor a) -> Tensor\n", "")})
     assert f"{path} no longer has two, which is compiled into PyTorch's libraries" in tool(*words, status=1).err
+    write(tree, {path: f"{UPSTREAM[path]}\n- func: two(Tensor a) -> Tensor\n"})
+    assert f"{path} has two twice: keep one" in tool(*words, status=1).err

@@ -30,7 +30,7 @@ LOCALS = "fork.local."
 # arguments are parsed; or by design each library's own, as what pybind11 and nvcc keep there.
 PYBIND = r"8pybind11(?:6detail\d+get_(?:local_)?internals|7options)"
 HARMLESS = re.compile(
-    rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|E6parser|{PYBIND}|__device_stub__|__cudaFat"
+    rf"torch_warn_once|__ioinit|DW\.ref\.|fork_left_|getMaybeFakeTypePtr_|E6parser|13demangle_type|{PYBIND}|__device_stub__|__cudaFat"
 )
 # The runtime of CUDA is told so of each kernel.
 REGISTERS_KERNEL = "__cudaRegisterFunction"

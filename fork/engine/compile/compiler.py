@@ -74,6 +74,7 @@ class Compiler:
         self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
         toolkit, self.lacking = flags.device.toolkit, flags.device.lacking  # why it compiles none for the GPU
         self.kinds = (*SOURCES, *([KERNEL] if toolkit else []))  # the endings of the sources that it compiles
+        self.of_gpu = [f"-D{name}" for name in flags.device.definitions(KERNEL)]  # what it defines for the GPU's
         compilers = [toolchain.cxx(), *([toolkit.nvcc] if toolkit else [])]
         versions = [process.run([one, "--version"], "the compiler does not run") for one in compilers]
         # Neither ccache nor an object's list of headers tells of one that appears in front of another.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fork.cpp.difference import hunks
 from fork.cpp.scan import scan
 from fork.engine.compile.compiler import Compiler
+from fork.tree import HEADERS
 
 MARK = "#pragma fork_reads"
 
@@ -25,7 +28,10 @@ def lines_not_compiled(compiler: Compiler, path: str, before: str, after: str) -
     text = after
     for number, (_, at, _) in sorted(enumerate(places), key=lambda place: -place[1][1]):
         text = f"{text[:at]}{MARK} {number};\n{text[at:]}"
-    said = [compiler.preprocessed(unit) for unit in compiler.units(path, text)]
+    units = compiler.units(path, text)
+    if path.endswith(HEADERS):  # sources for the GPU may read it too
+        units += [replace(unit, words=(*unit.words, *compiler.of_gpu)) for unit in units]
+    said = [compiler.preprocessed(unit) for unit in units]
     if not all(said):
         return []
     return [

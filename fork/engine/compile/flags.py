@@ -35,6 +35,7 @@ DEFINED = (
     "USE_RPC",
     "USE_TENSORPIPE",
     "USE_C10D_GLOO",
+    "TORCH_USE_LIBUV",
     "USE_NUMPY",
     "NPY_API_SYMBOL_ATTRIBUTE=",  # else numpy's headers hide their variables, and the fork's would not be the base's
     # Else pybind11 hides its variables, and the fork's would not be the base's.

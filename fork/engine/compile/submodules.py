@@ -24,6 +24,7 @@ FOLDERS = (
     "gloo",
     "onnx",
     "tensorpipe",
+    "tensorpipe/third_party/libuv/include",
     "eigen",
     "miniz-3.0.2",
     "opentelemetry-cpp/api/include",
@@ -40,6 +41,7 @@ OWNERS = {
     "google": "protobuf",
     "Eigen": "eigen",
     "httplib": "cpp-httplib",
+    "uv": "tensorpipe",
 }
 # What brings a header that no submodule has, by how its name begins.
 PACKAGES = {
@@ -94,7 +96,7 @@ def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
     made = [work / "made"] if any(written) else []
     numpy = (base.site / "numpy/_core/include", base.site / "numpy/core/include")
     brought = base.site.parents[2] / "include"
-    own = (*(checkout / top for top in TOPS), *numpy, brought)
+    own = (*(checkout / top for top in TOPS), checkout / "torch/csrc", *numpy, brought)
     plain = (*sorted(top.glob("*/include")), *(top / name for name in FOLDERS), top, *own)
     return [*made, *(folder for folder in plain if folder.is_dir())]
 

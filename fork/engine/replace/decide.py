@@ -149,7 +149,7 @@ class Decision:
             whole[path] = why
         elif self._compiles(path):
             self._add(self._tree.text(path), why)
-        elif path.endswith(KERNEL) and self._libraries.gpu:
+        elif path.endswith(KERNEL) and self._libraries.gpu and self._libraries.has_source(path):
             self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
@@ -192,7 +192,7 @@ class Decision:
             for _, head in dropped(text.before or text.after, text.after, self._gained):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
-                says = f"{SAYS}: change a function that this calls"
+                says = f"{SAYS}: change a function that this calls{self._tree.doubt}"
                 if object_of(head) not in same:
                     self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 

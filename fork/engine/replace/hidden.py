@@ -14,9 +14,11 @@ from fork.engine.binary.objects import readable
 from fork.engine.compile import toolchain
 
 # The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
+# What PyTorch adds to `std`, as to_string of a type of its own, is its own.
 UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
+STD = r"std::(?!.*\b(?:c10d?|at|torch|caffe2)::)"
 LIBC_AND_LIBSTDCXX = re.compile(
-    rf"__(?!numpy_)|_[A-Y]|std::|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}"
+    rf"__(?!numpy_)|_[A-Y]|{STD}|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}"
 )
 
 

@@ -26,7 +26,7 @@ from fork.engine.replace.locals import file_of, named
 from fork.engine.replace.source import CHANGED, Source
 from fork.engine.replace.trace import SUPPLIED, Trace, say
 from fork.engine.replace.variables import sharing, weakened
-from fork.errors import UNSEEN, ForkError, refuse_all
+from fork.errors import UNCOMPILED, UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
 from fork.tree import KERNEL
 
@@ -126,7 +126,7 @@ class Search:
                     there = self._libraries.locals_of(file_of(unit)) if alone and source.left and source.alike else ()
                     source.new.append(Object(named(made, unit, source, there) if alone else made, binds))
                     headers |= {*compiler.headers_of(made)}
-        refuse_all(problems, UNSEEN)
+        refuse_all(problems, UNCOMPILED)
         for line in submodules.unlike(self._tree.checkout, self._tree.release, headers):
             print(f"warning  {line}", flush=True)
 
@@ -150,8 +150,7 @@ class Search:
 
     def _failed(self, source: Source, failed: Failed) -> str:
         if source.why == CHANGED:
-            known = "" if self._tree.known else "; the release's text is not known here, see the warning above"
-            return f"compiling {source.path} failed: {self._missing(failed)}{known}"
+            return f"compiling {source.path} failed: {self._missing(failed)}{self._tree.doubt}"
         if source.generated and self._generated.of:
             error = re.sub(r"^.*?error: ", "", failed.error)
             raise ForkError(f"{self._generated.of} gives code that does not compile for the wheel: {error}")
