@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from fork.engine.binary.libraries import LATE, NAMES, PROGRAM, Held, Place
-from fork.engine.compile import toolchain
+from fork.engine.binary.libraries import LATE, NAMES, Held, Place
 from fork.engine.replace.hidden import is_other
-from fork.tests.helpers import write
 
 CPU, C10, BINDINGS, CUDA, C10_CUDA = NAMES
 
@@ -46,38 +42,6 @@ def test_the_own_library_before_the_only_other(libraries: tuple[str, ...], core:
     for python, library in ((False, core), (True, bound)):
         place = holding(*libraries).hides("name", python)
         assert (place.library if place else None) == library
-
-
-READERS = {  # each by the bytes before a distance: an opcode, and that it takes an operand from there
-    "mov": "0x8b, 0x05",
-    "cvttss2si": "0xf3, 0x0f, 0x2c, 0x05",
-    "pshufb": "0x66, 0x0f, 0x38, 0x00, 0x05",
-    "vpsubsb": "0xc5, 0xf9, 0xe8, 0x05",
-    "vfmadd": "0xc4, 0xe2, 0x69, 0xb8, 0x05",
-    "vmovaps": "0x62, 0xf1, 0x7c, 0x48, 0x28, 0x05",
-    "not_jmp": "0xe9, 0x05",
-    "not_xor": "0x35, 0x05",
-    "not_push": "0x68, 0x05",
-}
-
-
-def test_only_what_can_be_an_operand_reaches_a_variable(tmp_path: Path) -> None:
-    """Four bytes that lead there may be parts of two instructions: of a jump and of what follows it."""
-    code = "".join(
-        f'asm(".globl {name}\\n.type {name},@function\\n{name}: .byte {{}}\\n.long spot - . - 4\\nret\\n"\n'
-        f'    ".size {name}, . - {name}\\n");\n'.replace("{}", bytes_)
-        for name, bytes_ in READERS.items()
-    )
-    hidden = '__attribute__((visibility("hidden"))) int spot[8];\n'
-    write(tmp_path, {"small.cpp": f'asm(".space 16, 0x90");\nextern "C" {{\n{hidden}}}\n{code}'})
-    compiler = [str(toolchain.cxx()), "-std=c++17", "-O1"]
-    subprocess.run([*compiler, "-shared", "-fPIC", f"{tmp_path}/small.cpp", "-o", f"{tmp_path}/small.so"], check=True)
-    subprocess.run([*compiler, str(PROGRAM), "-o", f"{tmp_path}/references"], check=True)
-    told = subprocess.check_output([tmp_path / "references", tmp_path / "small.so"], input="spot\n", text=True)
-    rows = [row.split("\t") for row in told.splitlines()]
-    assert sorted(row[3] for row in rows if row[0] == "direct") == sorted(
-        n for n in READERS if not n.startswith("not_")
-    )
 
 
 @pytest.mark.parametrize(

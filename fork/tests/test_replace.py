@@ -24,6 +24,7 @@ from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.flags import Flags
 from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.replace.search import Replacements, Search
+from fork.engine.replace.variables import WRITABLE
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
 from fork.tests.helpers import committed, write
@@ -120,7 +121,8 @@ __attribute__((cold)) int barely(int a) { return quiet(a); }
 __attribute__((cold)) void next_to_nothing() {}
 int Shape::sides() const { return 4; }
 APART int merged(int a) { return a * 13; }
-int merging(int a) { return merged(a) + 1; }
+int alone = 1;
+int merging(int a) { return merged(a) + alone; }
 static int called(int a) { return a * 11; }
 static int slot(int a) { return a - 41; }
 static Function slots[] = {&slot, &quiet};
@@ -162,6 +164,11 @@ namespace at::native {
 const int table[2] = {5, 6};
 int Hidden::first() { return 7; }
 } // namespace at::native
+""",
+    f"{FOLDER}/Bytes.cpp": """\
+// The last byte of one distance and what follows it look like a use of `alone`.
+asm(".pushsection .text\\n.type looks,@function\\nlooks: .byte 0xf3, 0x0f, 0x58, 0x3d, 0, 0, 0, 0x0d\\n"
+    ".long _ZN2at6native5aloneE - . - 4\\nret\\n.size looks, . - looks\\n.popsection\\n");
 """,
     f"{FOLDER}/Main.cpp": """\
 #include <ATen/native/Shared.h>
@@ -292,7 +299,7 @@ class Small:
         made = [Object(file) for file in found.objects if file.name.startswith("own-")]
         assert all(symbol.hidden for one in made for symbol in one.defined.values())
         front = self.folder / "libtorch.so"
-        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        compiled("-shared", WRITABLE, *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
         whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
         return self.printed(str(front)), self.printed(library=whole), list(found.told)
 
@@ -382,6 +389,7 @@ EFFECTIVE = {
     "local, of a hidden table": ({ONE: ("a * 11", "a * 12")}, {ONE}),
     "local, of a table that a hidden one has": ({ONE: ("a - 41", "a - 42")}, {ONE}),
     "writes to a hidden table": ({ONE: ("type.written = 5", "type.written = 6")}, {ONE}),
+    "a hidden variable, of its source alone": ({ONE: ("alone = 1", "alone = 2")}, {ONE}),
     # Old code that relies on how the old function leaves registers runs no longer.
     "registers": (
         {ONE: ("int plain(int a) { return", f"int plain(int a) {{\n  {CLOBBER}\n  return 2 *")},

@@ -25,6 +25,7 @@ from fork.engine.generate.generated import NODES as HEADER
 from fork.engine.generate.generated import Generated
 from fork.engine.replace.replace import generated_of
 from fork.engine.replace.search import Search
+from fork.engine.replace.variables import WRITABLE
 from fork.errors import ForkError
 from fork.tests.helpers import git, write
 from fork.tests.test_replace import FOLDER, Small, compiled
@@ -185,7 +186,7 @@ class Base(Small):
         search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing, {})
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
-        compiled("-shared", *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        compiled("-shared", WRITABLE, *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
         header, functions, kernels = code(texts[DERIVATIVES])
         made = {HEADER: header, GENERATED + "Functions.cpp": functions, GENERATED + "VariableType_0.cpp": kernels}
         whole = self.built({**texts, **made}, self.folder / "oracle/libtorch_cpu.so")

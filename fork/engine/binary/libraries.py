@@ -21,11 +21,14 @@ PROGRAM = Path(__file__).with_name("references.cpp")
 
 @dataclass(frozen=True)
 class Caller:
-    """A function or table of the base that reaches a symbol; `file` is told where it is local to that."""
+    """A function or table of the base that reaches a symbol, and where it lies; `file` is told where it is local to
+    that."""
 
     name: str
     file: str
     library: str
+    begin: int = 0
+    end: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ class Held:
         elif what == "variable":
             self.variables[name].add(Place(library, int(more[0]), int(more[1])))
         elif not OTHER_PROJECTS.match(more[0]):
-            caller = Caller(more[0], more[1], path)
+            caller = Caller(more[0], more[1], path, int(more[2]), int(more[3]))
             for callers in {"direct": (self.direct,), "calls": (self.direct, self.calls), "uses": (self.users,)}[what]:
                 callers[name].append(caller)
 
@@ -136,6 +139,17 @@ class Libraries:
             if row[0] not in ("place", "symbol") or row[2].rpartition("/")[2] not in self._stays:
                 self._known.add(row)
         return self._known
+
+    def reaches(self, caller: Caller, name: str) -> bool:
+        """Whether a function of the base has a variable among its operands: four bytes may look so and be parts of two
+        instructions. What no disassembler tells may be true."""
+        library = caller.library.rpartition("/")[2]
+        places = [place for place in self._known.variables.get(name, ()) if place.library == library]
+        bounds = [f"--start-address={caller.begin}", f"--stop-address={caller.end}"]
+        command = [toolchain.which("objdump"), "--disassemble", "--no-show-raw-insn", *bounds, caller.library]
+        told = process.attempt(command).stdout if places and caller.end else ""
+        found = [int(one, 16) for one in re.findall(r"# ([0-9a-f]+) <", told)]
+        return not found or any(place.offset <= one < place.offset + place.room for place in places for one in found)
 
     def locals_of(self, file: str) -> list[str]:
         """The functions of a file of the base that no other file sees."""

@@ -12,11 +12,12 @@
 //     of the same code, between blanks.
 //   variable NAME LIBRARY OFFSET SIZE
 //     There it has a variable or a table that it hides.
-//   direct NAME LIBRARY FUNCTION FILE
-//     FUNCTION holds the reference; FILE is its source where it is local to it.
-//   calls NAME LIBRARY FUNCTION FILE
+//   direct NAME LIBRARY FUNCTION FILE BEGIN END
+//     FUNCTION, which lies there, holds the reference; FILE is its source where
+//     it is local to it.
+//   calls NAME LIBRARY FUNCTION FILE BEGIN END
 //     The same where the reference is a call, or a jump.
-//   uses NAME LIBRARY FUNCTION FILE
+//   uses NAME LIBRARY FUNCTION FILE BEGIN END
 //     The same for a variable or a vtable that is reached through the table.
 //   slot NAME LIBRARY OFFSET
 //     There the linker puts the symbol's address when the process starts.
@@ -224,7 +225,7 @@ class Library {
     }
     const uint64_t low = wanted_.front().address - 4;
     const auto* code = at<unsigned char>(section.sh_offset);
-    for (uint64_t n = 6; n + 4 <= section.sh_size; ++n) {
+    for (uint64_t n = 2; n + 4 <= section.sh_size; ++n) {
       int32_t distance = 0;
       std::memcpy(&distance, code + n, 4);
       const uint64_t target = section.sh_addr + n + 4 + distance;
@@ -232,8 +233,7 @@ class Library {
         continue;
       }
       const uint64_t site = section.sh_addr + n;
-      const bool relative =
-          (code[n - 1] & 0xc7) == 0x05 && takes_operand(code + n - 2);
+      const bool relative = (code[n - 1] & 0xc7) == 0x05;
       const bool call = code[n - 1] == 0xe8 || code[n - 1] == 0xe9 ||
           (code[n - 2] == 0x0f && (code[n - 1] & 0xf0) == 0x80);
       const int more = relative ? number(code + n) : 0;
@@ -249,21 +249,6 @@ class Library {
         }
       }
     }
-  }
-
-  // Whether a byte of code can be an opcode whose operand's place the next one
-  // tells. A jump can not, of whose distance that would be the first byte.
-  static bool takes_operand(const unsigned char* opcode) {
-    const unsigned char one = *opcode;
-    const bool alone = one < 0x40 ? (one & 7) < 4
-                                  : one == 0x63 || one == 0x69 || one == 0x6b ||
-            (one & 0xf0) == 0x80 || (one & 0xfe) == 0xc0 ||
-            (one & 0xfe) == 0xc6 || (one & 0xfc) == 0xd0 ||
-            (one & 0xf8) == 0xd8 || (one & 0xfe) == 0xf6 || one >= 0xfe;
-    // Behind 0f, 0f 38, 0f 3a, or the prefixes of AVX and AVX-512, it is any.
-    return alone || opcode[-1] == 0x0f || opcode[-1] == 0x38 ||
-        opcode[-1] == 0x3a || opcode[-2] == 0xc5 || opcode[-3] == 0xc4 ||
-        opcode[-4] == 0x62;
   }
 
   // How many bytes of a number an instruction has behind its distance, by its
@@ -387,10 +372,11 @@ class Library {
         break;
       }
     }
-    const char* who = holder ? holder->name : "";
-    const char* file = holder ? holder->file : "";
+    const Symbol by = holder ? *holder : Symbol{0, 0, "", ""};
     kind = (one.slot ? "uses" : kind) + '\t' + one.name + '\t' + path_;
-    const std::string row = kind + '\t' + who + '\t' + file;
+    const std::string row = kind + '\t' + by.name + '\t' + by.file + '\t' +
+        std::to_string(by.address) + '\t' +
+        std::to_string(by.address + by.size);
     if (told_.insert(row).second) {
       std::cout << row << '\n';
     }

@@ -35,7 +35,7 @@ ARM: Mapping[str, tuple[str, ...]] = {
 }
 
 
-BINUTILS = ("ar", "objcopy")
+BINUTILS = ("ar", "objcopy", "objdump")
 
 
 def settings() -> list[str]:

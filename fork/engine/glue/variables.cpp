@@ -39,7 +39,7 @@ T* at(ElfW(Sxword) tag) {
 }
 
 // Before any variable of this library is built. It was linked so that nothing
-// of it is made read-only behind the loader's own writing (-z norelro).
+// of it is made read-only behind the loader's own writing (WRITABLE).
 __attribute__((constructor(101))) void lead() {
   const auto* table = at<const ElfW(Rela)>(DT_RELA);
   const auto* symbols = at<const ElfW(Sym)>(DT_SYMTAB);

@@ -13,6 +13,7 @@ from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
 from fork.engine.link.units_of_the_stack import Job, units
+from fork.engine.replace.variables import WRITABLE
 from fork.engine.wheel import disk
 from fork.errors import ForkError
 
@@ -87,7 +88,7 @@ def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
     wished = (word for name in ("CXXFLAGS", "LDFLAGS") for word in shlex.split(os.environ.get(name, "")))
     own = [f"-Wl,-rpath,{search}", *sanitizers.flags(job.sanitize), *wished]
     # A compiler that links libstdc++.a must not make the process use that copy beside the base's own libstdc++.so.
-    how = ["-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, "-Wl,-z,norelro"]  # glue/variables.cpp says why
+    how = ["-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, WRITABLE]
     command = [str(toolchain.cxx()), *how, "-o", str(made), *words]
     written = [Path(word).stat().st_mtime_ns for word in words if word.endswith((".o", ".a"))]
     known, about = made.with_suffix(".json"), json.dumps([command, written])

@@ -175,8 +175,9 @@ class Search:
         """What differs, and code of the base reaches without a jump; the GPU's libraries may keep what they have."""
         lost: dict[str, tuple[Source, Caller]] = {}  # one caller tells enough
         for source, name, caller in callers:
-            if not self._libraries.gpu or self._tree.device or "cuda" not in caller.library.rpartition("/")[2]:
-                lost.setdefault(name, (source, caller))
+            stays = self._libraries.gpu and not self._tree.device and "cuda" in caller.library.rpartition("/")[2]
+            if name not in lost and not stays and self._libraries.reaches(caller, name):
+                lost[name] = source, caller
         for name, (source, caller) in lost.items():
             inside = caller.library.rpartition("/")[2]
             data = any(name in one.defined and one.defined[name].data for one in source.new)

@@ -12,6 +12,9 @@ from pathlib import Path
 from fork.engine.binary.libraries import Place
 from fork.engine.compile import toolchain
 
+# The loader leaves the table of a library so linked as it can be written to.
+WRITABLE = "-Wl,-z,norelro"
+
 
 def sharing(places: Mapping[str, Place], work: Path) -> Path:
     """An object that leads the library that has it to these variables of the base."""
