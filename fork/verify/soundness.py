@@ -163,13 +163,16 @@ def _sentence(what: str, begins: str, following: list[str]) -> str:
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
     """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
     seen: set[str] = set()
+    tried: set[tuple[str, str]] = set()  # texts, which most states share
     used: set[tuple[str, str]] = set()
     for commit in series.commits:
         held = series.state(commit)
         # A build brings what the branch changes in PyTorch's own C++ and lists to the release, or refuses it.
         woven = {path: file for path, file in series.of_kind(held, Fragment).items() if read(path) is not None}
-        state = series.of_kind(held, New) | woven
-        for problem in weave_state(state, series.anchors, read, used)[1]:
+        state = {path: file.read_text() for path, file in (series.of_kind(held, New) | woven).items()}
+        fresh = {path: held[path] for path in state if (path, state[path]) not in tried}
+        tried |= state.items()
+        for problem in weave_state(fresh, series.anchors, read, used)[1]:
             if problem not in seen:
                 yield problem
             seen.add(problem)
