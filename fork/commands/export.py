@@ -38,15 +38,18 @@ def run(args: argparse.Namespace) -> int:
     # The base's own date, so that the same stack on the same base is the same bytes.
     date = checkout.git("show", "-s", "--format=%ct +0000", checkout.head).strip()
     last = commit_steps(checkout, steps, GIT_AUTHOR_DATE=date, GIT_COMMITTER_DATE=date)
-    _make_room(args.dir)
-    print(
-        checkout.git("format-patch", *FLAGS.split(), "-o", str(args.dir.absolute()), f"{checkout.head}..{last}"), end=""
-    )
+    folder = args.dir.absolute()
+    there = _exported(folder)
+    written = checkout.git("format-patch", *FLAGS.split(), "-o", str(folder), f"{checkout.head}..{last}")
+    names = {Path(line).name for line in written.splitlines()}
+    for file in (file for file in there if file.name not in names):
+        file.unlink()
+    print(written, end="")
     return 0
 
 
-def _make_room(folder: Path) -> None:
-    """Removes the patches of an earlier export, and no others."""
+def _exported(folder: Path) -> list[Path]:
+    """The patches of an earlier export; raises where a folder has others."""
     if folder.exists() and not folder.is_dir():
         raise ForkError(f"{folder} is a file: choose a folder for the patches")
     there = sorted(folder.glob("[0-9][0-9][0-9][0-9]-*.patch"))
@@ -54,5 +57,4 @@ def _make_room(folder: Path) -> None:
         raise ForkError(
             f"{others[0]} was not written by `fork export`: choose an empty folder, or one from an earlier export"
         )
-    for file in there:
-        file.unlink()
+    return there

@@ -20,8 +20,6 @@ SECTIONS = ("why", "how to review", "test plan")
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 OPTION = re.compile(r"\bOPTIONAL: ")
 COMMENT = re.compile(r"\s*(//|#|\*) ")
-RUN = 6
-"""This many telling lines in a row that also stand in a row in a file of PyTorch are a copy."""
 
 
 def problems(series: Series, base: Base) -> list[str]:
