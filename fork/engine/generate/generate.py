@@ -96,7 +96,7 @@ def main(native: Path, derivatives: Path | None, out: Path) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
     _generate(native, derivatives, scratch / "source", scratch / "fresh")
     shutil.rmtree(out, ignore_errors=True)
-    (scratch / "fresh").rename(out)
+    shutil.copytree(scratch / "fresh", out, dirs_exist_ok=True)
     shutil.rmtree(scratch)
 
 
