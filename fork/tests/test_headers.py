@@ -51,7 +51,7 @@ def test_another_header_may_pass_a_name_on() -> None:
         ("#include <A.h>\nstruct Four {\n  int four = at::twice(2);\n};\n", None),
         ("#include <A.h>\n#define FOUR at::twice(2)\n", None),
     ):
-        there = HeaderNames(lambda path, text=text: text, lambda name: ["B.h"], {})  # type: ignore[misc]
+        there = HeaderNames({"B.h": text}.get, lambda name: ["B.h"], {})
         assert changed_names(headers, ["A.h", "B.h"], there) == expected
     far = {"B.h": USER, "C.h": "#include <B.h>\ninline int far() { return use(); }\n"}
     there = HeaderNames(far.get, lambda name: ["B.h"], {})
