@@ -149,7 +149,8 @@ class Libraries:
         command = [toolchain.which("objdump"), "--disassemble", "--no-show-raw-insn", *bounds, caller.library]
         told = process.attempt(command).stdout if places and caller.end else ""
         found = [int(one, 16) for one in re.findall(r"# ([0-9a-f]+) <", told)]
-        return not found or any(place.offset <= one < place.offset + place.room for place in places for one in found)
+        clear = found and "(bad)" not in told
+        return not clear or any(place.offset <= one < place.offset + place.room for place in places for one in found)
 
     def locals_of(self, file: str) -> list[str]:
         """The functions of a file of the base that no other file sees."""
