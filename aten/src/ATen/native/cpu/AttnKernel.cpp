@@ -297,11 +297,13 @@ struct Forward : Kernel<scalar_t, operand_t> {
       const int64_t j = at.j + c, keys = std::min(kKeys, at.keys - c);
       Right<scalar_t, operand_t> k{k_.at(at.b, j), keys, d};
       Right<scalar_t, operand_t> v{v_.at(at.b, j), keys, e};
-      const int64_t next = std::min(kKeys, at.keys - c - keys);
-      if (!Base::packs && next > 0) {
-        prefetch(k_.at(at.b, j + keys), next, d);
-        prefetch(v_.at(at.b, j + keys), next, e);
-      }
+      // The next tile, or the first one of the next group
+      const int64_t first = c + keys < at.keys ? c + keys : 0;
+      const int64_t b = at.b + (first == 0 && at.i + at.rows == m);
+      const int64_t next =
+          Base::packs || b == matrices ? 0 : std::min(kKeys, at.keys - first);
+      const auto next_k = k_.at(b, at.j + first),
+                 next_v = v_.at(b, at.j + first);
       if (!in_place) {
         k.load_t(tiles.k, tiles.k_t);
         v.load(tiles.v);
@@ -313,6 +315,11 @@ struct Forward : Kernel<scalar_t, operand_t> {
         const auto attn = attn_.at(at.b, at.i + r, j);
         for (const auto x : c10::irange(rows)) {
           tanh_row(tiles.scores[x], attn[x], tiles.attn[x], keys);
+          // A few rows at a time, so that memory works while products do
+          const int64_t begin = (r + x) * next / at.rows;
+          const int64_t count = (r + x + 1) * next / at.rows - begin;
+          prefetch(next_k.from(begin), count, d);
+          prefetch(next_v.from(begin), count, e);
         }
         // output <- output + attn @ v
         v.product(rows, tiles.attn, sums.from(r), c > 0);
