@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from fork.clock import Clock
 from fork.engine.build import Build, environment
 from fork.engine.compile import cache, toolchain
 from fork.engine.compile.compiler import LOG, Compiler
+from fork.engine.compile.device import Device
 from fork.engine.compile.diagnostics import NamesForErrors
-from fork.engine.compile.workshop import Workshop
+from fork.engine.compile.flags import Flags
 from fork.engine.generate import generators
 from fork.engine.generate.generated import NODES, STRUCT
 from fork.engine.generate.joined import join
@@ -127,12 +128,12 @@ def _edited(build: Build) -> bool:
 @dataclass(frozen=True)
 class Begun:
     """A build whose files are woven: its state; what it changes of PyTorch's own texts, and the tree of the release
-    where it is of a checkout; and the workshop, if anything is compiled."""
+    where it is of a checkout; and the flags of compilers, if anything is compiled."""
 
     state: State
     changed: dict[str, str]
     tree: Tree | None = None
-    workshop: Workshop | None = None
+    flags: Flags | None = None
 
 
 def _begin(build: Build) -> Begun:
@@ -153,8 +154,8 @@ def _begin(build: Build) -> Begun:
     if isinstance(series, Branch):
         device, moved = base.cuda is not None and build.cuda != "off", series.moved(build.commit)
         tree = Tree.of(series.checkout, series.since, base.version, base.probe.commit, device, moved)
-    workshop = Workshop(base, work, build.folder / "ccache", build.sanitize, toolkit, chosen, tree)
-    return Begun(state, changed, tree, workshop)
+    flags = Flags.of_build(Device(base, toolkit, chosen), work, build.folder / "ccache", build.sanitize, tree)
+    return Begun(state, changed, tree, flags)
 
 
 def _weave(build: Build, begun: Begun, stage: Path) -> int:
@@ -179,8 +180,8 @@ def _plan(build: Build, stage: Path) -> None:
     begun = _begin(build)
     disk.copy_generators(build.base, stage)
     _weave(build, begun, stage)
-    if begun.workshop:
-        _print_plan(_prepare(build, stage, begun, begun.workshop, clock, planned=True), begun.workshop.chosen)
+    if begun.flags:
+        _print_plan(_prepare(build, stage, begun, begun.flags, clock, planned=True))
     print(f"stays    all else, as torch {build.base.version} has it", flush=True)
     took = time.monotonic() - clock.start
     print(
@@ -188,13 +189,13 @@ def _plan(build: Build, stage: Path) -> None:
     )
 
 
-def _print_plan(job: Job, chosen: str) -> None:
+def _print_plan(job: Job) -> None:
     """What a job would compile, and what nobody knows before it has."""
     for line in job.replaced.told:
         print(line)
     for path in job.sources:
-        if path.endswith(".cu") and not job.toolkit:
-            print(f"left out {path}: CUDA is {chosen}")
+        if path.endswith(".cu") and not job.compiler.toolkit:
+            print(f"left out {path}: CUDA is {job.compiler.lacking}")
     own = units(job)
     todo = [unit for unit in (*own.torch, *own.archive, *own.module) if own.torch or own.archive]
     kept = {unit for unit in todo if job.compiler.kept(unit)}
@@ -217,8 +218,8 @@ def _make_fork(build: Build, stage: Path) -> None:
     disk.copy(build.base, stage, build.home / "work/base")
     clock.step("copy", f"{build.base.site}/torch, as links")
     clock.step("weave", f"{_weave(build, begun, stage)} files")
-    if begun.workshop:  # else Python changes alone, and the base's libraries stay
-        job = _prepare(build, stage, begun, begun.workshop, clock)
+    if begun.flags:  # else Python changes alone, and the base's libraries stay
+        job = _prepare(build, stage, begun, begun.flags, clock)
         replaced = job.replaced
         _make_libraries(stage, job, clock)
     if not build.base.is_current():
@@ -241,7 +242,7 @@ def _has_device_code(series: Series, state: Mapping[str, File]) -> bool:
     return any(path.endswith((".cu", ".cuh")) for path in state) or bool(native and "CUDA" in native.read_text())
 
 
-def _prepare(build: Build, stage: Path, begun: Begun, workshop: Workshop, clock: Clock, planned: bool = False) -> Job:
+def _prepare(build: Build, stage: Path, begun: Begun, flags: Flags, clock: Clock, planned: bool = False) -> Job:
     """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
     state, work = begun.state, build.home / "work"
     made = work / "generated"
@@ -257,22 +258,21 @@ def _prepare(build: Build, stage: Path, begun: Begun, workshop: Workshop, clock:
 
     replaced = Replacements()
     if begun.tree:
-        replaced = replace_sources(build, stage, begun.changed, begun.tree, workshop, planned)
+        replaced = replace_sources(build, stage, begun.changed, begun.tree, flags, planned)
     for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
     sources = compiled(build.series, build.commit)
     return Job(
-        compiler=_compiler(build, workshop, replaced, sources),
+        compiler=_compiler(build, flags, replaced, sources),
         sources=sources,
-        toolkit=workshop.toolkit,
         sanitize=build.sanitize,
         replaced=replaced,
     )
 
 
-def _compiler(build: Build, workshop: Workshop, replaced: Replacements, sources: Mapping[str, File]) -> Compiler:
+def _compiler(build: Build, flags: Flags, replaced: Replacements, sources: Mapping[str, File]) -> Compiler:
     """The one for the stack's own, which reads the headers that the branch changes, and those that it adds."""
     work = build.home / "work"
     if AUTOCAST in sources:
@@ -281,7 +281,8 @@ def _compiler(build: Build, workshop: Workshop, replaced: Replacements, sources:
     headers = {f"headers/{path.removeprefix('aten/src/')}": place for path, place in places.items()}
     fragments = frozenset(build.series.of_kind(sources, Fragment))
     names = NamesForErrors(places | headers, replaced.kernels, fragments)
-    return workshop.compiler([*replaced.headers, work / "joined", work / "headers", work / "operators"], names)
+    front = [*replaced.headers, work / "joined", work / "headers", work / "operators"]
+    return Compiler(replace(flags, front=front), names)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:

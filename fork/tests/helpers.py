@@ -6,8 +6,9 @@ import difflib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import pytest
@@ -15,7 +16,10 @@ import pytest
 from fork.buildable import Buildable
 from fork.cli import main
 from fork.engine.build import Build, environment
+from fork.engine.compile.device import Device
+from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
+from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.series import Series
 from fork.weave import weave
@@ -133,6 +137,17 @@ class Tool:
         said = self(*words, status=1).err
         assert said.startswith("fork: ") and said.count("\n") == 1, said
         return said
+
+
+def flags_of(
+    base: Base,
+    work: Path,
+    front: Sequence[Path] = (),
+    behind: Sequence[Path] = (),
+    capabilities: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Flags:
+    """How sources are compiled for a base, for the CPU."""
+    return Flags(Device(base, None, ""), work, capabilities, front, behind, work / "ccache")
 
 
 def fork_of(root: Path, build: Path | None = None) -> Build:

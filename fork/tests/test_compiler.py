@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from fork.engine.compile.compiler import Compiler, Unit, listed
-from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
-from fork.tests.helpers import write
+from fork.tests.helpers import flags_of, write
 
 
 def made(tmp_path: Path, unit: Unit) -> bytes:
     """The object of a unit, by a compiler that looks for headers in `front` and then in `behind`."""
-    flags = Flags(bases.installed(), tmp_path / "work", {}, [tmp_path / "front"], [tmp_path / "behind"])
+    flags = flags_of(bases.installed(), tmp_path / "work", [tmp_path / "front"], [tmp_path / "behind"])
     compiler = Compiler(flags)
     (object_,) = compiler.compile_all([unit]).values()
     assert isinstance(object_, Path)

@@ -19,9 +19,8 @@ from fork.engine.binary.libraries import NVCC
 from fork.engine.build import Build
 from fork.engine.compile import device
 from fork.engine.compile.device import Device
-from fork.engine.compile.flags import for_nvcc
+from fork.engine.compile.flags import Flags, for_nvcc
 from fork.engine.compile.toolchain import Toolkit
-from fork.engine.compile.workshop import Workshop
 from fork.engine.replace.replace import replace_sources
 from fork.engine.replace.search import Replacements
 from fork.engine.wheel.base import Base, Probe
@@ -152,8 +151,8 @@ def test_a_build_tells_of_nvcc_where_it_has_code_for_it(
 def test_cuda_off_leaves_what_a_branch_changes_for_the_gpu(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
     changed = dict.fromkeys(("aten/src/ATen/native/cuda/Sine.cu", "c10/cuda/Stream.h"), "// changed\n")
     build = cast(Build, SimpleNamespace(base=base(tmp_path), home=tmp_path))
-    tree, workshop = Tree(Checkout(tmp_path, "0"), "0", "0", True), cast(Workshop, None)
-    assert replace_sources(build, tmp_path, changed, tree, workshop) == Replacements()
+    tree, flags = Tree(Checkout(tmp_path, "0"), "0", "0", True), cast(Flags, None)
+    assert replace_sources(build, tmp_path, changed, tree, flags) == Replacements()
     said = "".join(f"left out {path}: the GPU keeps the base's, as --cuda off asks\n" for path in changed)
     assert capsys.readouterr().out == said
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from pytest import mark
 
 from fork.engine.compile.compiler import Compiler, Unit
-from fork.engine.compile.flags import Flags
 from fork.engine.generate import generators
 from fork.engine.generate.joined import AUTOGRAD, OPS, join
 from fork.engine.wheel import base as bases
-from fork.tests.helpers import write
+from fork.tests.helpers import flags_of, write
 
 NATIVE = """\
 - func: softclip(Tensor self) -> Tensor
@@ -98,5 +97,5 @@ torch::autograd::generated::SinBackward0 left;
 auto known = at::native::fliplr(at::native::softclip(at::fliplr(at::softclip(at::ones({1})), 2)), 2);
 """
     unit = Unit("all.cpp", f"#include <ATen/ATen.h>\n{includes}{source}", words=("-O0",))
-    made_of = Compiler(Flags(base, work, {"DEFAULT": ()}, [folder], [])).compile_all([unit])[unit]
+    made_of = Compiler(flags_of(base, work, [folder], capabilities={"DEFAULT": ()})).compile_all([unit])[unit]
     assert isinstance(made_of, Path), made_of

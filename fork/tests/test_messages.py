@@ -13,12 +13,11 @@ from pytest import CaptureFixture, MonkeyPatch, mark, raises
 from fork import process
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.diagnostics import REMEDY, NamesForErrors, errors
-from fork.engine.compile.flags import Flags
 from fork.engine.link.link import error
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.tests import tiny
-from fork.tests.helpers import Tool
+from fork.tests.helpers import Tool, flags_of
 
 SOURCE = "aten/src/ATen/native/Twice.cpp"
 
@@ -109,7 +108,7 @@ def test_an_operator_without_its_header(missed: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_compiler_that_was_killed_blames_no_source(status: int, stderr: str, why: str, tmp_path: Path) -> None:
-    compiler, unit = Compiler(Flags(bases.installed(), tmp_path, {}, [], [])), Unit(SOURCE, "")
+    compiler, unit = Compiler(flags_of(bases.installed(), tmp_path)), Unit(SOURCE, "")
     with raises(ForkError, match=f"^the compiler stopped at {SOURCE}, and not by an error in it: {why}"):
         compiler._failed(unit, subprocess.CompletedProcess([], status, "", stderr))
     missed = "In file included from a.cpp:1:\n/a.h:3:10: fatal error: mkl.h: No such file or directory"

@@ -15,11 +15,10 @@ from pytest import MonkeyPatch, mark, raises
 from fork.digest import tool_files
 from fork.engine.compile.compiler import Compiler, Failed, Unit
 from fork.engine.compile.diagnostics import NamesForErrors, errors
-from fork.engine.compile.flags import Flags
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.process import Together, attempt, place, run
-from fork.tests.helpers import script
+from fork.tests.helpers import flags_of, script
 from fork.verify import prefix
 
 
@@ -80,7 +79,7 @@ def test_an_error_is_told_at_once_and_ends_the_build(tmp_path: Path, monkeypatch
     monkeypatch.setenv("CXX", str(script(tmp_path / "c++", COMPILER)))
     monkeypatch.setenv("CMAKE_CXX_COMPILER_LAUNCHER", "")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    compiler = Compiler(Flags(bases.installed(), tmp_path, {}, [], []), names=NamesForErrors({"a.cpp": "mine/a.cpp"}))
+    compiler = Compiler(flags_of(bases.installed(), tmp_path), NamesForErrors({"a.cpp": "mine/a.cpp"}))
     start = time.monotonic()
     found = compiler.compile_all([Unit(f"{name}.cpp", "") for name in "bac"], patient=False)
     (failed,) = found.values()

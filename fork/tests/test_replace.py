@@ -21,13 +21,12 @@ from fork.digest import digest
 from fork.engine.binary.libraries import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
-from fork.engine.compile.flags import Flags
 from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.replace.variables import WRITABLE
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
-from fork.tests.helpers import committed, write
+from fork.tests.helpers import committed, flags_of, write
 from fork.tests.tiny import UPSTREAM
 
 FOLDER = "aten/src/ATen/native"
@@ -323,7 +322,7 @@ class Small:
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
-        compilers = [Compiler(Flags(self.base, work, {"DEFAULT": ()}, front, [])) for front in fronts]
+        compilers = [Compiler(flags_of(self.base, work, front, capabilities={"DEFAULT": ()})) for front in fronts]
         search = Search(
             tree,
             Libraries(self.base, work, tree.device, tree.namesakes),

@@ -19,7 +19,6 @@ from fork.checkout.git import Checkout
 from fork.checkout.release_tree import Tree
 from fork.engine.binary.libraries import Libraries
 from fork.engine.compile.compiler import Compiler
-from fork.engine.compile.flags import Flags
 from fork.engine.generate.generated import AUTOGRAD as GENERATED
 from fork.engine.generate.generated import NODES as HEADER
 from fork.engine.generate.generated import Generated
@@ -27,7 +26,7 @@ from fork.engine.replace.replace import generated_of
 from fork.engine.replace.search import Search
 from fork.engine.replace.variables import WRITABLE
 from fork.errors import ForkError
-from fork.tests.helpers import git, write
+from fork.tests.helpers import flags_of, git, write
 from fork.tests.test_replace import FOLDER, Small, compiled
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 
@@ -180,8 +179,8 @@ class Base(Small):
         write(own, {path.removeprefix("aten/src/"): text for path, text in headers.items()})
         build: Any = SimpleNamespace(base=self.base, home=self.folder, folder=self.folder / "store")
         differing = generated_of(build, tree, changed, self.folder / "stage")
-        released = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [], []))
-        compiler = Compiler(Flags(self.base, work / "whole", {"DEFAULT": ()}, [own, work / "joined"], []))
+        released = Compiler(flags_of(self.base, work / "whole", [], capabilities={"DEFAULT": ()}))
+        compiler = Compiler(flags_of(self.base, work / "whole", [own, work / "joined"], capabilities={"DEFAULT": ()}))
         compiler = compiler if differing.headers or headers else released
         search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing, {})
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -62,20 +62,16 @@ class Failed:
 
 
 class Compiler:
-    """Compiles with these flags; ccache keeps what all builds share in `store`. `words` are for all sources, PyTorch's
-    and the stack's, but not for what is generated."""
+    """Compiles with these flags, and tells errors by these names."""
 
-    def __init__(
-        self, flags: Flags, store: Path | None = None, names: NamesForErrors | None = None, words: Sequence[str] = ()
-    ) -> None:
-        self._flags, self._store, self._words = flags, store or flags.work / "ccache", tuple(words)
-        self._variables, self.names = cache.variables(flags.work, self._store), names or NamesForErrors()
-        self.base, self.work = flags.base, flags.work
+    def __init__(self, flags: Flags, names: NamesForErrors | None = None) -> None:
+        self._flags, self.base, self.work = flags, flags.base, flags.work
+        self._variables, self.names = cache.variables(flags.work, flags.store), names or NamesForErrors()
         self._stable = (f"{self.base.site}/", f"{self.base.site.resolve()}/", f"{self.base.probe.include}/", "/usr/")
-        toolkit, self.lacking = flags.device.toolkit, flags.device.lacking  # why it compiles none for the GPU
-        self.kinds = (*SOURCES, *([KERNEL] if toolkit else []))  # the endings of the sources that it compiles
+        self.toolkit, self.lacking = flags.device.toolkit, flags.device.lacking  # why it compiles none for the GPU
+        self.kinds = (*SOURCES, *([KERNEL] if self.toolkit else []))  # the endings of the sources that it compiles
         self.of_gpu = [f"-D{name}" for name in flags.device.definitions(KERNEL)]  # what it defines for the GPU's
-        compilers = [toolchain.cxx(), *([toolkit.nvcc] if toolkit else [])]
+        compilers = [toolchain.cxx(), *([self.toolkit.nvcc] if self.toolkit else [])]
         versions = [process.run([one, "--version"], "the compiler does not run") for one in compilers]
         # Neither ccache nor an object's list of headers tells of one that appears in front of another.
         self._headers = f"-DFORK_HEADERS={digest(*(name.encode() for name in _names(flags.includes)))}"
@@ -83,12 +79,12 @@ class Compiler:
 
     def generated(self, folders: Sequence[Path]) -> Compiler:
         """One for generated sources, that finds headers in these folders behind all others."""
-        return Compiler(self._flags.behind_all(folders), self._store, self.names)
+        return Compiler(replace(self._flags, behind=[*self._flags.behind, *folders], words=()), self.names)
 
     def units(self, path: str, text: str, own: bool = False) -> list[Unit]:
         """A kernel is compiled once for each instruction set."""
         capabilities = self._flags.capabilities if path.startswith(KERNELS) else ("",)
-        return [Unit(path, text, capability, own, self._words) for capability in capabilities]
+        return [Unit(path, text, capability, own, tuple(self._flags.words)) for capability in capabilities]
 
     def compile_all(self, units: Iterable[Unit], patient: bool = True) -> dict[Unit, Path | Failed]:
         """The object of each unit, or why there is none; several are compiled at a time.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
-from fork.engine.compile import toolchain
-from fork.engine.compile.device import Device
+from fork.checkout.release_tree import Tree
+from fork.engine.compile import sanitizers, submodules, toolchain
+from fork.engine.compile.device import LISTS, Device, named
 from fork.engine.wheel.base import Base
 from fork.tree import KERNEL, TOPS
 
@@ -56,50 +60,64 @@ C_STANDARD = "-std=gnu11"
 STACK_STANDARD = "-std=c++20"
 
 
+@dataclass(frozen=True)
 class Flags:
-    """The words between the compiler's name and a source, for one base, in a folder of work; `includes` come before the
-    base's headers, `behind` after them."""
+    """The words between the compiler's name and a source, of one base, in a folder of work: `front` comes before the
+    base's headers and `behind` after them; `words` are for all sources, PyTorch's and the stack's, but not for what is
+    generated. `store` is where ccache keeps what all builds share."""
 
-    def __init__(
-        self,
-        base: Base,
-        work: Path,
-        capabilities: Mapping[str, Sequence[str]],
-        includes: Sequence[Path],
-        behind: Sequence[Path],
-        device: Device | None = None,
-    ) -> None:
-        self.base, self.work, self.capabilities = base, work, capabilities
-        self.device = device = device or Device(base, None, "")
+    device: Device
+    work: Path
+    capabilities: Mapping[str, Sequence[str]]
+    front: Sequence[Path]
+    behind: Sequence[Path]
+    store: Path
+    words: Sequence[str] = ()
+
+    @classmethod
+    def of_build(cls, device: Device, work: Path, store: Path, sanitize: Sequence[str], tree: Tree | None) -> Flags:
+        """Without a front; `tree` has the release's list of sources, and the headers of submodules."""
+        lists = (tree.checkout.read_at(tree.release, LISTS) if tree else None) or ""
+        bindings, listed = (frozenset(named(lists, library)) for library in ("libtorch_python", "libtorch_cuda"))
+        device, behind = replace(device, bindings=bindings, listed=listed), device.includes()
+        behind = submodules.behind(device.base, tree.checkout.path, work, behind) if tree else behind
+        capabilities = toolchain.instruction_sets(device.base.torch, platform.machine())
+        return cls(device, work, capabilities, [], behind, store, sanitizers.flags(sanitize))
+
+    @property
+    def base(self) -> Base:
+        return self.device.base
+
+    @cached_property
+    def includes(self) -> list[Path]:
+        """The folders of headers in front, with those in them that headers are included from by their names."""
         tops = ["", *(top.removeprefix("aten/src/") for top in TOPS)]
-        found = (folder / top for folder in includes for top in tops if not top or (folder / top).is_dir())
-        self.includes = [*dict.fromkeys(found)]
-        self.behind = behind
+        found = (folder / top for folder in self.front for top in tops if not top or (folder / top).is_dir())
+        return [*dict.fromkeys(found)]
+
+    @cached_property
+    def _always(self) -> list[str]:
+        base = self.base
         standard = re.search(r"C\+\+ Version: (\d\d\d\d)", base.probe.config)
         told = re.search(r"CXX_FLAGS=([^,\n]*)", base.probe.config)
         said = [word for word in (told[1] if told else "").split() if word.startswith(("-D", "-O", "-f"))]
         headers = [base.torch / folder for folder in ("include", "include/torch/csrc/api/include")]
-        self.always = [
+        return [
             f"-std=c++{standard[1][2:] if standard else '17'}",
             *(word for word in said if word != HIDING),
             # A section for each function and variable, so that two objects can be compared.
             *("-fPIC", "-fopenmp", "-ffunction-sections", "-fdata-sections", "-w", "-fdiagnostics-color=never"),
             *(f"-D{name}" for name in DEFINED),
-            *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(capabilities)),
+            *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(self.capabilities)),
             *(f"-D{definition}" for definition in base.probe.definitions),
             *(word for folder in self.includes for word in ("-I", str(folder))),
             *(f"-isystem{folder}" for folder in (*headers, base.probe.include)),
-            *(f"-idirafter{folder}" for folder in (*behind, toolchain.GLUE / "include")),
+            *(f"-idirafter{folder}" for folder in (*self.behind, toolchain.GLUE / "include")),
         ]
-
-    def behind_all(self, folders: Sequence[Path]) -> Flags:
-        """The same with these folders of headers last."""
-        behind = [*self.behind, *folders]
-        return Flags(self.base, self.work, self.capabilities, self.includes, behind, self.device)
 
     def of(self, path: str, capability: str, own: bool) -> list[str]:
         """Those of one source, behind the compiler's name; of a source for the GPU, nvcc's name and all."""
-        always = [max(word, STACK_STANDARD) if own and word.startswith("-std=") else word for word in self.always]
+        always = [max(word, STACK_STANDARD) if own and word.startswith("-std=") else word for word in self._always]
         words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
         if path.endswith(KERNEL):
             return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]

@@ -31,7 +31,7 @@ def link_fork(job: Job) -> dict[str, Path]:
 
     base, work = job.compiler.base, job.work
     replaced = [*job.replaced.objects, *job.replaced.python]
-    gpu = [] if not job.toolkit else [str(library) for library in job.toolkit.libraries]
+    gpu = [str(library) for library in job.compiler.toolkit.libraries] if job.compiler.toolkit else []
     behind = [*_libraries(job), *(device.libraries(base) if replaced else gpu)]
     # Weak: what leads changed sources to the base's own comes first.
     supplied = [str(toolchain.copied(objects[unit], ["--weaken"])) for unit in compiled.archive]

@@ -12,9 +12,7 @@ from fork.buildable import AUTOCAST
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.flags import HIDING
-from fork.engine.compile.toolchain import Toolkit
 from fork.engine.replace.search import Replacements
-from fork.tree import KERNEL, SOURCES
 from fork.weave.file_kinds import File
 
 # Of Python's class of tensors; empty where the stack adds none.
@@ -30,7 +28,6 @@ class Job:
 
     compiler: Compiler
     sources: Mapping[str, File]
-    toolkit: Toolkit | None
     sanitize: Sequence[str] = ()
     replaced: Replacements = Replacements()
 
@@ -71,7 +68,7 @@ def units(job: Job) -> Units:
         *_including(job, "autograd", made["autograd"], lists),
         *_including(job, "registration", made["registration"]),
         *(unit for file in made["alone"] for unit in _including(job, file.stem, [file])),
-        *(unit for file in made["cuda"] if job.toolkit for unit in _including(job, file.stem, [file])),
+        *(unit for file in made["cuda"] if job.compiler.toolkit for unit in _including(job, file.stem, [file])),
     ]
     last = []
     if "thread" in job.sanitize:
@@ -82,11 +79,10 @@ def units(job: Job) -> Units:
         last.append(_glue("schemas", more=job.replaced.definitions))
     if job.replaced:
         last.append(_glue("quiet_start"))  # behind all that registers
-    kinds = (*SOURCES, *([KERNEL] if job.toolkit else []))
     own = [
         unit
         for path, file in job.sources.items()
-        if path.endswith(kinds)
+        if path.endswith(job.compiler.kinds)
         for unit in job.compiler.units(path, file.read_text(), own=True)
     ]
     return Units(

@@ -11,8 +11,9 @@ from fork.checkout.operators import altered
 from fork.checkout.release_tree import Tree
 from fork.engine.binary.libraries import Libraries
 from fork.engine.build import Build
+from fork.engine.compile.compiler import Compiler
 from fork.engine.compile.device import STAYS
-from fork.engine.compile.workshop import Workshop
+from fork.engine.compile.flags import Flags
 from fork.engine.generate.generated import Generated
 from fork.engine.generate.joined import join
 from fork.engine.generate.lists import of_release
@@ -29,7 +30,7 @@ from fork.weave.yamls import by_name
 
 
 def replace_sources(
-    build: Build, stage: Path, changed: Mapping[str, str], tree: Tree, workshop: Workshop, planned: bool = False
+    build: Build, stage: Path, changed: Mapping[str, str], tree: Tree, flags: Flags, planned: bool = False
 ) -> Replacements:
     """Compiles what the branch changes of PyTorch's own sources, and whatever else that needs.
 
@@ -47,8 +48,8 @@ def replace_sources(
     own, released = _headers(base, tree, headers, work, stage)
     made = generated_of(build, tree, texts, stage)
     libraries = Libraries(base, work, tree.device, tree.namesakes)
-    before = [work / "headers"]
-    compilers = [workshop.compiler(front) for front in ([own, work / "joined", *before], [released, *before])]
+    fronts = [own, work / "joined", work / "headers"], [released, work / "headers"]
+    compilers = [Compiler(replace(flags, front=front)) for front in fronts]
     added = build.series.of_kind(build.series.state(build.commit), New)
     new = {
         path: file.read_text()
@@ -63,8 +64,8 @@ def replace_sources(
         if (tree.elsewhere(path) or BY_A_SETTING.search(path)) and not libraries.has_source(path):
             print(f"left out {path}: torch {base.version} was built without it", flush=True)
             del sources[path]
-        elif path.endswith(KERNEL) and not workshop.toolkit:
-            raise ForkError(Refusal.NO_NVCC.of(path=path, cuda=workshop.chosen))
+        elif path.endswith(KERNEL) and not flags.device.toolkit:
+            raise ForkError(Refusal.NO_NVCC.of(path=path, cuda=flags.device.lacking))
     return search.plan(sources, headers) if planned else replace(search.find(sources, headers), headers=[own])
 
 
