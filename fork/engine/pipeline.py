@@ -27,7 +27,6 @@ from fork.engine.compile.flags import Flags
 from fork.engine.generate import generators
 from fork.engine.generate.generated import NODES, STRUCT
 from fork.engine.generate.joined import join
-from fork.engine.generate.rejection import rejection
 from fork.engine.link.link import link_fork
 from fork.engine.link.units_of_the_stack import Job, units
 from fork.engine.replace.replace import added_entries, replace_sources
@@ -334,7 +333,7 @@ def _generate(build: Build, stage: Path, native: Path, derivatives: Path | None,
 
 def _rejected(build: Build, native: Path, derivatives: Path | None, said: str) -> str:
     """What the generators reject, in the branch's own list, whose lines the part of it has too."""
-    words = rejection(said, native, derivatives)
+    words = generators.rejection(said, native, derivatives)
     for path in (NATIVE_FUNCTIONS, DERIVATIVES):
         words = words.replace(str(build.home / "work/added" / Path(path).name), path)
     return words

@@ -173,8 +173,8 @@ class Libraries:
         """What the program says of these names; it reads hundreds of megabytes, so its words are kept."""
         fresh = [name for name in names if name not in self._answers]
         if fresh:
-            if not self._program.is_file():
-                self._make_program()
+            compiler = (toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o")
+            toolchain.once(self._program, compiler, f"{PROGRAM.name} does not compile")
             disk.write(self.work, "references.asked", "\n".join([*fresh, ""]))
             said = process.run(
                 ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', self._program, *self._paths],
@@ -188,12 +188,6 @@ class Libraries:
             self._answers |= own
             disk.write(self.work, self._kept.name, json.dumps(self._answers))
         return [row for name in names for row in self._answers[name]]
-
-    def _make_program(self) -> None:
-        self._program.parent.mkdir(parents=True, exist_ok=True)
-        part = self._program.with_suffix(".part")
-        process.run([toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o", part], f"{PROGRAM.name} does not compile")
-        part.replace(self._program)
 
 
 # Other projects inside the library call nothing of PyTorch: four bytes of their code only look like a call. The names

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest
+from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.folders import PACKAGE
@@ -189,23 +190,25 @@ def glued(work: Path, name: str, text: str) -> Path:
     text = f'#include "{program}"\n{text}'
     included = (program, *sorted(GLUE.glob("*.h")))
     made = work / f"own-{name}-{digest(text.encode(), *(file.read_bytes() for file in included))}.o"
-    if not made.is_file():
-        work.mkdir(parents=True, exist_ok=True)
-        source, part = made.with_suffix(".cpp"), made.with_suffix(".part.o")
-        source.write_text(text)
-        # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.
-        flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c")
-        process.run([cxx(), *flags, source, "-o", part], f"{source.name} does not compile")
-        part.replace(made)
-    return made
+    source = made.with_suffix(".cpp")
+    disk.write(work, source.name, text)
+    # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.
+    flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c")
+    return once(made, [cxx(), *flags, source, "-o"], f"{source.name} does not compile")
 
 
 def copied(file: Path, words: Sequence[str]) -> Path:
     """A copy of an object in which objcopy has changed symbols."""
     made = file.with_suffix(f".{digest(file.read_bytes(), repr(words).encode())}.o")
+    return once(made, [which("objcopy"), *words, file], f"{file.name} cannot be copied")
+
+
+def once(made: Path, command: Sequence[str | Path], failed: str) -> Path:
+    """A file that a program makes, with its path as the last word; what is there was made of the same, and whole."""
     if not made.is_file():
+        made.parent.mkdir(parents=True, exist_ok=True)
         part = made.with_suffix(".part.o")
-        process.run([which("objcopy"), *words, file, part], f"{file.name} cannot be copied")
+        process.run([*command, part], failed)
         part.replace(made)
     return made
 

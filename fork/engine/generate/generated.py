@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 from fork.checkout.release_tree import Text
@@ -17,7 +16,6 @@ from fork.cpp.slices import sliced
 from fork.digest import digest
 from fork.engine.generate import generators
 from fork.engine.generate.lists import List
-from fork.engine.generate.rejection import rejection
 from fork.engine.generate.schemas import SCHEMAS, redefinitions
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
@@ -30,8 +28,10 @@ PROGRAM = Path(__file__).with_name("whole.py")
 AUTOGRAD = "torch/csrc/autograd/generated/"
 SHIMS, UPDATE = "torch/csrc/inductor/aoti_torch/generated/", "python torchgen/gen.py --update-aoti-c-shim"
 NODES, TAGS = AUTOGRAD + "Functions.h", "aten/src/ATen/native/tags.yaml"
-# What a build compiles or ships; a file with all that its shards have is for readers.
-MADE = re.compile(r"(?!.*Everything\.cpp$|.*RegistrationDeclarations\.h$|.*/templates/).*\.(?:cpp|cu|h|py)$")
+# What a build compiles or ships; a file with all that its shards have is for readers, and headers of SHIMS are inputs.
+MADE = re.compile(
+    r"(?!.*Everything\.cpp$|.*RegistrationDeclarations\.h$|.*/templates/|.*/c_shim_\w+\.h$).*\.(?:cpp|cu|h|py)$"
+)
 # Of lazy tensors' operators: a wheel lacks the list that another generator reads, whose code names what it includes.
 LAZY, TS_NODE = "torch/csrc/lazy/generated/LazyNativeFunctions.cpp", "torch/csrc/lazy/ts_backend/ts_node.h"
 OF_LAZY = re.compile(r"(?:[lL]azy\w*|gen_backend_stubs|[dD]ispatch_?[kK]ey\w*)\.(?:py|cpp|h)$")
@@ -50,20 +50,11 @@ PREFACE = """\
 SHIPPED = {"torchgen/packaged/autograd/": "tools/autograd/", "torchgen/packaged/": "aten/src/"}
 
 
-@dataclass(frozen=True)
-class Made:
+@cache
+def written(folder: Path) -> Mapping[str, str]:
     """What one part of the generators wrote, by its path in PyTorch."""
-
-    folder: Path
-
-    @cached_property
-    def paths(self) -> list[str]:
-        found = (str(file.relative_to(self.folder)) for file in self.folder.rglob("*.*"))
-        return sorted(path for path in found if MADE.match(path))
-
-    def read(self, path: str) -> str:
-        file = self.folder / path
-        return file.read_text() if file.is_file() else ""
+    files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*.*"))}
+    return {path: file.read_text() for path, file in files.items() if MADE.match(path)}
 
 
 @dataclass
@@ -92,8 +83,8 @@ class Generated:
         found: dict[str, tuple[str, str]] = {}
         for part in self._parts():
             old, new = self._released(part), self._fresh(part)
-            for path in sorted({*old.paths, *new.paths}):
-                before, after = old.read(path), new.read(path)
+            for path in sorted({*old, *new}):
+                before, after = old.get(path, ""), new.get(path, "")
                 if before != after and lines(before) != lines(after):
                     found[path] = before, after
         return found
@@ -105,10 +96,9 @@ class Generated:
         texts |= {path: both for path, both in self.differing.items() if SOURCE.search(path) and path != SCHEMAS}
         wanted, found = names | self.unlike, dict[str, tuple[Text, str]]()
         for part in ("aten", "autograd") if names else ("autograd",) if wanted else ():
-            made = self._released(part)
-            for path in made.paths:
-                text = made.read(path) if SOURCE.search(path) and path not in texts else ""
-                if any(name in text for name in wanted) and wanted & {*WORD.findall(text)}:
+            for path, text in self._released(part).items():
+                named = SOURCE.search(path) and path not in texts and any(name in text for name in wanted)
+                if named and wanted & {*WORD.findall(text)}:
                     texts[path] = text, text
         for path, both in texts.items():
             own = sliced(*both, None if path in whole else wanted)
@@ -128,8 +118,8 @@ class Generated:
         """The files that the base was made of; of LAZY, what it may include."""
         files = [file for file in (self.base.site / "torchgen").rglob("*") if OF_LAZY.search(file.name)]
         names = [TS_NODE, *(name for file in files for name in NAMED.findall(file.read_text()))]
-        made = {path: part.read(path) for part in map(self._released, ("aten", "autograd")) for path in part.paths}
-        return made | {LAZY: "".join(f"#include <{name}>\n" for name in names)}
+        lazy = "".join(f"#include <{name}>\n" for name in names)
+        return {**self._released("aten"), **self._released("autograd"), LAZY: lazy}
 
     @cached_property
     def unlike(self) -> set[str]:
@@ -177,8 +167,8 @@ class Generated:
         if any(path.endswith("/enum_tag.h") for path in self.differing):
             raise ForkError(Refusal.TAGS.of(path=TAGS))
         changed = self.lists[DERIVATIVES].changed
-        made = self._fresh("autograd") if changed else None
-        kernels = "".join(made.read(path) for path in made.paths if "/VariableType_" in path) if made else ""
+        made = self._fresh("autograd") if changed else {}
+        kernels = "".join(text for path, text in made.items() if "/VariableType_" in path)
         for name, line in changed.items():
             if f'm.impl("{name}"' not in kernels:
                 raise ForkError(Refusal.NO_AUTOGRAD_KERNEL.of(place=f"{DERIVATIVES}:{line}", name=name))
@@ -198,23 +188,27 @@ class Generated:
     def _changed(self) -> list[str]:
         """The files beside both lists that the branch changes for the generators: Python, templates and other lists."""
         lists = [self.base.wheel_path(path) for path in self.lists]
-        files = ((self.stage / "torchgen").rglob(f"*.{kind}") for kind in ("py", "yaml", "cpp", "h", "ini"))
-        names = sorted(str(file.relative_to(self.stage)) for found in files for file in found)
-        return [name for name in names if name not in lists and not _same(self.stage / name, self.base.site / name)]
+        kinds = (".py", ".yaml", ".cpp", ".h", ".ini")
+        trees = ((site, (site / "torchgen").rglob("*.*")) for site in (self.stage, self.base.site))
+        own, known = (
+            {(str(file.relative_to(site)), file.read_bytes()) for file in files if file.suffix in kinds}
+            for site, files in trees
+        )
+        return sorted({name for name, _ in own - known}.difference(lists))
 
     @property
     def _store(self) -> Path:
         return self.store / f"generated-{digest(self.base.record_text.encode(), PROGRAM.read_bytes())}"
 
-    def _released(self, part: str) -> Made:
+    def _released(self, part: str) -> Mapping[str, str]:
         """What the base was made of."""
         folder = self._store / part
         if not folder.is_dir():
             lists = {path: self.base.read(path) or "" for path in self.lists}
             self._run(self.base.site, part, lists, self._store / f"{part}-{os.getpid()}").replace(folder)
-        return Made(folder)
+        return written(folder)
 
-    def _fresh(self, part: str) -> Made:
+    def _fresh(self, part: str) -> Mapping[str, str]:
         inputs = [file.read_bytes() for file in (PROGRAM, *map(self.stage.joinpath, self._changed), *self._shims)]
         texts = {path: one.text for path, one in self.lists.items()}
         asked = digest(self.base.record_text.encode(), *inputs, *(text.encode() for text in texts.values()))
@@ -222,7 +216,7 @@ class Generated:
         if not folder.is_dir():
             shutil.rmtree(folder.parent, ignore_errors=True)
             self._run(self.stage, part, texts, folder.with_suffix(".part")).replace(folder)
-        return Made(folder)
+        return written(folder)
 
     @property
     def _shims(self) -> list[Path]:
@@ -233,14 +227,11 @@ class Generated:
         shutil.rmtree(out, ignore_errors=True)
         for path, text in lists.items():
             write(out / "lists", Path(path).name, text)
-        headers = self._shims if site == self.stage else []
-        for header in headers:
+        for header in self._shims if site == self.stage else []:
             write(out / SHIMS, header.name, header.read_text())
         words: list[str | Path] = [PROGRAM, out / "lists", out, part]
         generators.run(self.base, site, self.work, words, lambda said: self._rejected(said, out))
         shutil.rmtree(out / "lists")
-        for header in headers:
-            (out / SHIMS / header.name).unlink()
         return out
 
     def _rejected(self, said: str, out: Path) -> str:
@@ -248,12 +239,8 @@ class Generated:
         if "AOTInductor C shim header files" in said:
             return f"{self.of}: {SHIMS}*.h declare other functions for AOTInductor: `{UPDATE}` writes them"
         files = {path: out / "lists" / Path(path).name for path in self.lists}
-        words = rejection(said, files[NATIVE_FUNCTIONS], files[DERIVATIVES])
+        words = generators.rejection(said, files[NATIVE_FUNCTIONS], files[DERIVATIVES])
         for path, file in files.items():
             for found in re.finditer(rf"{re.escape(str(file))}(?::(\d+))?", words):
                 words = words.replace(found[0], self.lists[path].place(path, int(found[1] or 0)))
         return words
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.is_file() and filecmp.cmp(one, other)
