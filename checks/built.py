@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from checks import ROOT
-from fork.buildable import Buildable
 from fork.engine.build import Build, environment
 from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
@@ -18,7 +17,7 @@ from fork.series import Series
 def built(cuda: str = "auto", folder: Path = ROOT / "build", pr: str | None = None) -> Path:
     """The folder to import a state's fork from, brought up to date."""
     series = Series.load(ROOT)
-    return make(Build(Buildable(series, series.find(pr)), bases.installed(), cuda, folder))
+    return make(Build(series, series.find(pr), bases.installed(), cuda, folder))
 
 
 def run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from fork.errors import ForkError, NothingToBuild
@@ -17,22 +16,15 @@ from fork.weave.file_kinds import Fragment
 AUTOCAST = "aten/src/ATen/autocast_mode.h"
 
 
-@dataclass(frozen=True)
-class Buildable:
-    """A state of a stack that has something for a wheel; raises where it has nothing."""
-
-    series: Series
-    commit: Commit
-
-    def __post_init__(self) -> None:
-        state = self.series.state(self.commit)
-        kinds = [kind_of(path) for path in (*state, *self.series.gone(self.commit))]
-        if not any(kind and kind.fate in (Fate.COMPILED, Fate.INSTALLED) for kind in kinds):
-            name = self.commit.name
-            raise NothingToBuild(f"{name} changes nothing that a wheel of torch holds: there is nothing to build")
-        for path, file in self.series.of_kind(state, Fragment).items():
-            if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
-                raise ForkError(Refusal.LIST_OF_A_STACK.of(path=path, name=found[1]))
+def refuse_unbuildable(series: Series, commit: Commit) -> None:
+    """Raises where a state of a stack has nothing for a wheel, or a list that others would have to be compiled for."""
+    state = series.state(commit)
+    kinds = [kind_of(path) for path in (*state, *series.gone(commit))]
+    if not any(kind and kind.fate in (Fate.COMPILED, Fate.INSTALLED) for kind in kinds):
+        raise NothingToBuild(f"{commit.name} changes nothing that a wheel of torch holds: there is nothing to build")
+    for path, file in series.of_kind(state, Fragment).items():
+        if path.endswith(HEADERS) and path != AUTOCAST and (found := DEFINE.search(file.read_text())):
+            raise ForkError(Refusal.LIST_OF_A_STACK.of(path=path, name=found[1]))
 
 
 def refuse_names(*paths: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
-from fork.buildable import Buildable
+from fork.buildable import refuse_unbuildable
 from fork.checkout.operators import operators
 from fork.commands.options import build_folder, stack
 from fork.engine.build import Build, environment
@@ -82,7 +82,8 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
     try:
         release = bases.full(release)
         base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
-        build = Build(Buildable(series, commit), base, "off", folder)
+        refuse_unbuildable(series, commit)
+        build = Build(series, commit, base, "off", folder)
         made += [folder / "bases" / release, build.home]
         start = time.monotonic()
         site = make(build)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fork.arguments import at_least
-from fork.buildable import Buildable, refuse_names
+from fork.buildable import refuse_names, refuse_unbuildable
 from fork.checkout import branch, whole_branch
 from fork.checkout.git import Checkout
 from fork.digest import digest
@@ -97,8 +97,9 @@ def chosen(args: argparse.Namespace) -> Build:
     if not args.root and not args.checkout and (way := meant()):
         print(f"note     this is the stack of {series.root}: {way}", file=sys.stderr, flush=True)
     folder = build_folder(args, series)
-    wanted = Buildable(series, series.find(args.pr))  # refused before a release is fetched
-    return Build(wanted, base_of(args), cuda, folder, sanitize, args.many or Build.most_sources)
+    commit = series.find(args.pr)
+    refuse_unbuildable(series, commit)  # before a release is fetched
+    return Build(series, commit, base_of(args), cuda, folder, sanitize, args.many or Build.most_sources)
 
 
 def base_of(args: argparse.Namespace) -> Base:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fork.buildable import Buildable
 from fork.checkout.whole_branch import Branch
 from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
@@ -28,20 +27,13 @@ START = Path(__file__).with_name("start")
 class Build:
     """One state of the stack on one base; `home` keeps its build, `site` is the folder to import from."""
 
-    of: Buildable
+    series: Series
+    commit: Commit
     base: Base
     cuda: str
     folder: Path
     sanitize: tuple[str, ...] = ()  # those that it is built with
     most_sources: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
-
-    @property
-    def series(self) -> Series:
-        return self.of.series
-
-    @property
-    def commit(self) -> Commit:
-        return self.of.commit
 
     @property
     def described(self) -> str:

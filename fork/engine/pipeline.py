@@ -177,7 +177,7 @@ def _plan(build: Build, stage: Path) -> None:
     for path in sorted(build.series.gone(build.commit)):
         print(f"removed  {path}", flush=True)
     begun = _begin(build)
-    disk.copy_generators(build.base, stage)
+    shutil.copytree(build.base.site / "torchgen", stage / "torchgen", ignore=shutil.ignore_patterns("__pycache__"))
     _weave(build, begun, stage)
     if begun.flags:
         _print_plan(_prepare(build, stage, begun, begun.flags, clock, planned=True))

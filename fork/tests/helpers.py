@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import pytest
 
-from fork.buildable import Buildable
 from fork.cli import main
 from fork.engine.build import Build, environment
 from fork.engine.compile.device import Device
@@ -153,7 +152,7 @@ def flags_of(
 def fork_of(root: Path, build: Path | None = None) -> Build:
     """The fork of a stack's last state on the installed torch, for the CPU."""
     series = Series.load(root)
-    return Build(Buildable(series, series.find()), bases.installed(), "off", build or root / "build")
+    return Build(series, series.find(), bases.installed(), "off", build or root / "build")
 
 
 def python(site: Path, *words: str | Path, **more: str) -> str:

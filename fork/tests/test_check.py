@@ -6,7 +6,6 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import MonkeyPatch
 
-from fork.buildable import Buildable
 from fork.commands import check
 from fork.engine.build import Build
 from fork.engine.wheel import base as bases
@@ -143,4 +142,4 @@ def test_two_installations_of_a_release_have_forks_of_their_own(tmp_path: Path) 
     base = bases.installed()
     other = dataclasses.replace(base, site=tmp_path)
     series = Series.load(stack(tmp_path))
-    assert len({Build(Buildable(series, series.find()), b, "auto", tmp_path).home for b in (base, other)}) == 2
+    assert len({Build(series, series.find(), b, "auto", tmp_path).home for b in (base, other)}) == 2

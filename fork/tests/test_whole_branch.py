@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest import CaptureFixture, MonkeyPatch, fixture, mark, raises
 
-from fork.buildable import Buildable
+from fork.buildable import refuse_unbuildable
 from fork.checkout import whole_branch
 from fork.checkout.whole_branch import Branch
 from fork.engine.build import Build
@@ -85,11 +85,11 @@ def test_patches_and_pages_have_what_is_gone_and_what_is_no_text(tree: Path, tmp
 
 def test_a_branch_that_only_removes_has_something_to_build(tree: Path) -> None:
     git(tree, "rm", "--quiet", PYTHON)
-    Buildable(found := read(tree), found.find())
+    refuse_unbuildable(found := read(tree), found.find())
     git(tree, "reset", "--quiet", "--hard")
     git(tree, "rm", "--quiet", "run.sh")
     with raises(NothingToBuild):
-        Buildable(found := read(tree), found.find())
+        refuse_unbuildable(found := read(tree), found.find())
 
 
 def test_a_source_that_is_renamed_takes_the_old_ones_place(tree: Path) -> None:

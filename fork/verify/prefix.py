@@ -9,11 +9,12 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fork import process
-from fork.buildable import Buildable
+from fork.buildable import refuse_unbuildable
 from fork.checkout.operators import operators
 from fork.checkout.whole_branch import Branch
 from fork.digest import digest
@@ -98,8 +99,8 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         variables = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
         variables |= os.environ | {"TORCH_FORK": str(base.site)}
         site = None
-        if wanted := _buildable(series, commit, base):
-            build = Build(wanted, base, "auto", folder)
+        if _is_buildable(series, commit, base):
+            build = Build(series, commit, base, "auto", folder)
             site = make(build).resolve()
             variables |= environment(site, python_folder(build.home, base.python) / "python")
         passed = Passed(folder / "check/passed.json")
@@ -118,15 +119,15 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         return result
 
 
-def _buildable(series: Series, commit: Commit, base: Base) -> Buildable | None:
-    """What of a prefix a program can see; a branch changes sources, too, of which a wheel has no file."""
+def _is_buildable(series: Series, commit: Commit, base: Base) -> bool:
+    """Whether a program can see anything of a prefix; a branch changes sources, too, of which a wheel has no file."""
     shipped = (base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in series.state(commit))
     if not isinstance(series, Branch) and not any(shipped):
-        return None
-    try:
-        return Buildable(series, commit)
-    except NothingToBuild:
-        return None
+        return False
+    with suppress(NothingToBuild):
+        refuse_unbuildable(series, commit)
+        return True
+    return False
 
 
 def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: Path) -> Iterator[Test]:

@@ -8,12 +8,11 @@ import difflib
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -120,12 +119,7 @@ class Base:
 
     def wheel_path(self, upstream: str) -> str | None:
         """Where the wheel keeps the file that upstream has at this path, None where it ships none."""
-        for source, shipped in WHEEL_FOLDERS:
-            if upstream.startswith(source):
-                path = shipped + upstream[len(source) :]
-                if (self.site / path).is_file():
-                    return path
-        return None
+        return next((path for path in _places(upstream) if (self.site / path).is_file()), None)
 
     def read(self, upstream: str) -> str | None:
         """The text of the file that upstream has at this path, None where the wheel ships none."""
@@ -135,26 +129,22 @@ class Base:
     def new_path(self, upstream: str) -> str | None:
         """Where a wheel would ship a file that the stack adds, None if nowhere: headers, Python, and what it has the
         like of beside it."""
-        kind = kind_of(upstream)
-        for source, shipped in WHEEL_FOLDERS:
-            path = shipped + upstream.removeprefix(source)
-            if upstream.startswith(source) and ("include" in shipped) == (kind is Kind.HEADER):
-                folder = (self.site / path).parent
-                if kind in (Kind.HEADER, Kind.PYTHON, Kind.PROGRAM) or (
-                    kind is Kind.DATA and any(folder.glob(f"*{PurePosixPath(path).suffix}"))
-                ):
-                    return path
+        kind, like = kind_of(upstream), f"*{PurePosixPath(upstream).suffix}"
+        for path in _places(upstream):
+            known = kind in (Kind.HEADER, Kind.PYTHON, Kind.PROGRAM)
+            if path.startswith("torch/include/") == (kind is Kind.HEADER) and (
+                known or (kind is Kind.DATA and any((self.site / path).parent.glob(like)))
+            ):
+                return path
         return None
 
     def nearest(self, upstream: str) -> str | None:
         """The upstream path of a shipped file in the same folder, of the same kind and of nearly the same name."""
         wished = PurePosixPath(upstream)
-        for source, shipped in WHEEL_FOLDERS:
-            folder = self.site / shipped / wished.parent.as_posix().removeprefix(source.rstrip("/")).lstrip("/")
-            if upstream.startswith(source) and folder.is_dir():
-                names = [name for name in os.listdir(folder) if name.endswith(wished.suffix)]
-                for name in difflib.get_close_matches(wished.name, names, n=1, cutoff=0.85):
-                    return str(wished.with_name(name))
+        for path in _places(upstream):
+            names = [file.name for file in (self.site / path).parent.glob(f"*{wished.suffix}")]
+            for name in difflib.get_close_matches(wished.name, names, n=1, cutoff=0.85):
+                return str(wished.with_name(name))
         return None
 
     @cached_property
@@ -194,6 +184,11 @@ class Base:
                     f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "
                     f"otherwise): reinstall torch with `pip install --force-reinstall torch=={self.version}`"
                 )
+
+
+def _places(upstream: str) -> Iterator[str]:
+    """Where a wheel can have the file that upstream has at this path."""
+    return (shipped + upstream.removeprefix(top) for top, shipped in WHEEL_FOLDERS if upstream.startswith(top))
 
 
 def installed(python: Path | None = None) -> Base:

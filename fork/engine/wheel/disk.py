@@ -36,11 +36,6 @@ def copy(base: Base, site: Path, store: Path) -> None:
             (site / companion).symlink_to(base.site / companion)
 
 
-def copy_generators(base: Base, site: Path) -> None:
-    """Of the base, PyTorch's generators alone: all that a plan runs."""
-    shutil.copytree(base.site / "torchgen", site / "torchgen", ignore=shutil.ignore_patterns("__pycache__"))
-
-
 def _link_all(source: Path, target: Path) -> None:
     """A folder of hard links to another's files; `cp` takes a tenth of the time that Python does."""
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -66,17 +61,10 @@ def date_last(file: Path, site: Path) -> None:
 
 def _editable(site: Path) -> Iterator[tuple[str, float]]:
     """The files of the packages in `site` that a person may edit, and when each was written."""
-    folders = [str(site / package) for package in PACKAGES]
-    while folders:
-        folder = folders.pop()
-        if not os.path.isdir(folder):
-            continue
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name != "__pycache__":
-                    folders.append(entry.path)
-            elif not BINARY.search(entry.name):
-                yield entry.path, entry.stat().st_mtime
+    for folder, folders, names in (rows for package in PACKAGES for rows in os.walk(site / package)):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        for path in (os.path.join(folder, name) for name in names if not BINARY.search(name)):
+            yield path, os.stat(path).st_mtime
 
 
 def edited_base(base: Base) -> list[str]:
