@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from fork import process
@@ -51,36 +50,21 @@ PACKAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Made:
-    """Headers that a project's CMake makes of templates: where both lie below third_party, by which name they are
-    included, and with what PyTorch's build sets; versions come from the project's own CMakeLists.txt."""
-
-    templates: str
-    name: str
-    project: str
-    given: Mapping[str, str] = field(default_factory=dict)
-
-
-MADE = (
-    # PyTorch builds oneDNN with OpenMP, for the CPU alone, and with its products by blocks.
-    Made(
-        "ideep/mkl-dnn/include/oneapi/dnnl/dnnl_*.h.in",
-        "oneapi/dnnl",
-        "ideep/mkl-dnn",
-        {
-            "DNNL_CPU_THREADING_RUNTIME": "OMP",
-            "DNNL_CPU_RUNTIME": "OMP",
-            "DNNL_GPU_RUNTIME": "NONE",
-            "DNNL_EXPERIMENTAL_UKERNEL": "",
-            "BUILD_TRAINING": "1",
-            "BUILD_PRIMITIVE_ALL": "1",
-            "BUILD_PRIMITIVE_CPU_ISA_ALL": "1",
-            "BUILD_GEMM_KERNELS_ALL": "1",
-        },
-    ),
-    Made("gloo/gloo/config.h.in", "gloo", "gloo", {"GLOO_HAVE_TRANSPORT_TCP": "1"}),
-)
+# The headers that a project's CMake makes of templates: the project below third_party, the folder there from which they
+# are included, and the templates. Versions come from the project's own CMakeLists.txt.
+MADE = (("ideep/mkl-dnn", "include", "oneapi/dnnl/dnnl_*.h.in"), ("gloo", "", "gloo/config.h.in"))
+# What PyTorch's build sets for them: oneDNN with OpenMP, for the CPU alone, and with its products by blocks.
+GIVEN = {
+    "DNNL_CPU_THREADING_RUNTIME": "OMP",
+    "DNNL_CPU_RUNTIME": "OMP",
+    "DNNL_GPU_RUNTIME": "NONE",
+    "DNNL_EXPERIMENTAL_UKERNEL": "",
+    "BUILD_TRAINING": "1",
+    "BUILD_PRIMITIVE_ALL": "1",
+    "BUILD_PRIMITIVE_CPU_ISA_ALL": "1",
+    "BUILD_GEMM_KERNELS_ALL": "1",
+    "GLOO_HAVE_TRANSPORT_TCP": "1",
+}
 DEFINED = re.compile(r"^#cmakedefine(01)? (\w+)(.*)$", re.MULTILINE)
 
 
@@ -92,7 +76,7 @@ def behind(base: Base, checkout: Path, work: Path, device: Sequence[Path]) -> li
 def includes(base: Base, checkout: Path, work: Path) -> list[Path]:
     """The folders of their headers, as far as the checkout has its submodules, and pip has brought those of MKL."""
     top = checkout / "third_party"
-    written = [_make(base, top, one, work / "made") for one in MADE]
+    written = [_make(base, top / project, folder, templates, work / "made") for project, folder, templates in MADE]
     made = [work / "made"] if any(written) else []
     numpy = (base.site / "numpy/_core/include", base.site / "numpy/core/include")
     brought = base.site.parents[2] / "include"
@@ -133,17 +117,17 @@ def unlike(checkout: Checkout, release: str, files: Iterable[str]) -> list[str]:
     return found
 
 
-def _make(base: Base, top: Path, made: Made, out: Path) -> bool:
+def _make(base: Base, project: Path, folder: str, templates: str, out: Path) -> bool:
     """Writes the headers of one project; not where the wheel has them, or the checkout lacks the submodule."""
-    templates = sorted(top.glob(made.templates))
-    known = {**_versions(base, top / made.project), **made.given}
-    for template in templates:
-        name = f"{made.name}/{template.stem}"
-        if (base.torch / "include" / name).is_file():
-            return False
-        text = DEFINED.sub(lambda found: _defined(found, made.given), template.read_text())
+    known = _versions(base, project) | GIVEN
+    top = project / folder
+    made = {str(file.relative_to(top).with_suffix("")): file for file in sorted(top.glob(templates))}
+    if any((base.torch / "include" / name).is_file() for name in made):
+        return False
+    for name, template in made.items():
+        text = DEFINED.sub(_defined, template.read_text())
         write(out, name, re.sub(r"[$@]\{?(\w+)[@}]", lambda found: known.get(found[1], found[0]), text))
-    return bool(templates)
+    return bool(made)
 
 
 def _versions(base: Base, project: Path) -> dict[str, str]:
@@ -156,9 +140,9 @@ def _versions(base: Base, project: Path) -> dict[str, str]:
     return {**found, **{f"DNNL_VERSION_{name}": value for name, value in own}}
 
 
-def _defined(found: re.Match[str], given: Mapping[str, str]) -> str:
+def _defined(found: re.Match[str]) -> str:
     """One line of a template, as CMake's configure_file writes it."""
     always, name, rest = found.groups()
     if always:
-        return f"#define {name} {given.get(name, '0')}"
-    return f"#define {name}{rest}" if name in given else f"/* #undef {name} */"
+        return f"#define {name} {GIVEN.get(name, '0')}"
+    return f"#define {name}{rest}" if name in GIVEN else f"/* #undef {name} */"
