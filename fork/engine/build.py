@@ -13,7 +13,7 @@ from fork.checkout.whole_branch import Branch
 from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.wheel.base import Base
-from fork.series import Commit, Series
+from fork.series import Commit, Series, State
 from fork.weave.file_kinds import Whole
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
@@ -34,6 +34,10 @@ class Build:
     folder: Path
     sanitize: tuple[str, ...] = ()  # those that it is built with
     most_sources: int = 40  # how many of PyTorch's own sources may be compiled for what the branch changes
+
+    @property
+    def state(self) -> State:
+        return self.series.state(self.commit)
 
     @property
     def described(self) -> str:
@@ -57,13 +61,12 @@ class Build:
 
     def digest(self) -> str:
         """Changes when anything that goes into the build does."""
-        state = self.series.state(self.commit)
-        parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(state.items())]
+        parts = [f"{path}\n".encode() + file.read_bytes() for path, file in sorted(self.state.items())]
         parts += [file.read_bytes() for file in tool_files()]
         parts += [self.series.settings(self.commit), self.base.record_text.encode()]
         gpu = self.base.cuda and self.cuda != "off"
         nvcc = [str(toolchain.compiler(self.base) or "")] if gpu else []
-        nvcc += device.at_hand() if gpu and self.series.of_kind(state, Whole) else ()
+        nvcc += device.at_hand() if gpu and self.series.of_kind(self.state, Whole) else ()
         chosen = (self.base.python, self.base.site, self.cuda, self.sanitize, nvcc)
         around = (toolchain.settings(), os.environ.get("TORCH_CUDA_ARCH_LIST"), sys.version)
         return digest(*parts, repr(chosen + around).encode())

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -91,6 +91,7 @@ def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> P
     refuse_names(build.base.site)
     advice, busy = "choose a writable folder with --build", f"another build of {build.home.name} is running"
     with told_plainly(build.home, advice), alone(build.home / "lock", busy):
+        disk.check(build.base, build.state)
         if not build.stale() and not _edited(build):
             print(f"current  {build.commit.name} on torch {build.base.version} is up to date: {build.site}", flush=True)
             return build.site
@@ -115,7 +116,6 @@ def _base_was_reinstalled(base: Base) -> ForkError:
 
 def _edited(build: Build) -> bool:
     """Whether somebody has edited the fork's files in place; says which one and where it stays."""
-    build.base.check(disk.edited_base(build.base))
     edited = sorted(disk.changed_after(build.site, (build.site / "fork.json").stat().st_mtime))
     if edited:
         more = f" and {len(edited) - 1} more" if edited[1:] else ""
@@ -124,40 +124,26 @@ def _edited(build: Build) -> bool:
     return bool(edited)
 
 
-@dataclass(frozen=True)
-class Begun:
-    """A build whose files are woven: its state; what it changes of PyTorch's own texts, and the tree of the release
-    where it is of a checkout; and the flags of compilers, if anything is compiled."""
-
-    state: State
-    changed: dict[str, str]
-    tree: Tree | None = None
-    flags: Flags | None = None
-
-
-def _begin(build: Build) -> Begun:
-    """Looks whether the base is whole, which tools compile for it, and what the branch changes."""
+def _begin(build: Build) -> tuple[Flags | None, Tree | None]:
+    """The flags of compilers, if anything is compiled, and the release's tree, if that is for a branch."""
     base, series, work = build.base, build.series, build.home / "work"
-    base.check(base.resized())
     base.remember(work)
-    state, changed, tree = series.state(build.commit), dict[str, str](), None
-    if isinstance(series, Branch):
-        changed = series.changed(build.commit)
+    changed = series.changed(build.commit) if isinstance(series, Branch) else {}
     sources = [path for path in compiled(series, build.commit) if not path.endswith(HEADERS)]
-    if not (NATIVE_FUNCTIONS in state or sources or changed):
-        return Begun(state, changed)
+    if not (NATIVE_FUNCTIONS in build.state or sources or changed):
+        return None, None
     toolchain.check_tools(base)
     toolkit, chosen = toolchain.choose(base, build.cuda)
-    if build.cuda == "on" or (base.cuda and _has_device_code(series, state)):
+    if build.cuda == "on" or (base.cuda and _has_device_code(series, build.state)):
         print(f"cuda     {chosen}", flush=True)
+    tree = None
     if isinstance(series, Branch):
         device, moved = base.cuda is not None and build.cuda != "off", series.moved(build.commit)
         tree = Tree.of(series.checkout, series.since, base.version, base.probe.commit, device, moved)
-    flags = Flags.of_build(Device(base, toolkit, chosen), work, build.folder / "ccache", build.sanitize, tree)
-    return Begun(state, changed, tree, flags)
+    return Flags.of_build(Device(base, toolkit, chosen), work, build.folder / "ccache", build.sanitize, tree), tree
 
 
-def _weave(build: Build, begun: Begun, stage: Path) -> int:
+def _weave(build: Build, stage: Path) -> int:
     """Weaves into the stage, and says what has no place there; returns how many files were woven."""
     woven = write_woven(build.base, build.series, build.commit, stage, build.home / "work")
     if isinstance(build.series, Branch):
@@ -165,22 +151,22 @@ def _weave(build: Build, begun: Begun, stage: Path) -> int:
             print(f"left out {line}", flush=True)
         for old, new in build.series.moved(build.commit).items():
             print(f"renamed  {old}: {new} takes its place", flush=True)
-    for path in inside_functions(build.series, begun.state):
+    for path in inside_functions(build.series, build.state):
         print(f"left out {path}: it goes into a function of PyTorch's, and a wheel has no source of that", flush=True)
     return len(woven)
 
 
 def _plan(build: Build, stage: Path) -> None:
     clock = Clock()
-    for path in build.series.state(build.commit):
+    for path in build.state:
         print(f"{'new' if isinstance(build.series.kind(path), New) else 'changed':8} {path}", flush=True)
     for path in sorted(build.series.gone(build.commit)):
         print(f"removed  {path}", flush=True)
-    begun = _begin(build)
+    flags, tree = _begin(build)
     shutil.copytree(build.base.site / "torchgen", stage / "torchgen", ignore=shutil.ignore_patterns("__pycache__"))
-    _weave(build, begun, stage)
-    if begun.flags:
-        _print_plan(_prepare(build, stage, begun, begun.flags, clock, planned=True))
+    _weave(build, stage)
+    if flags:
+        _print_plan(_prepare(build, stage, flags, tree, clock, planned=True))
     print(f"stays    all else, as torch {build.base.version} has it", flush=True)
     took = time.monotonic() - clock.start
     print(
@@ -213,17 +199,17 @@ def _origin(job: Job, path: str) -> str:
 
 def _make_fork(build: Build, stage: Path) -> None:
     clock, made_of = Clock(), build.digest()
-    begun, replaced = _begin(build), Replacements()
+    (flags, tree), replaced = _begin(build), Replacements()
     disk.copy(build.base, stage, build.home / "work/base")
     clock.step("copy", f"{build.base.site}/torch, as links")
-    clock.step("weave", f"{_weave(build, begun, stage)} files")
-    if begun.flags:  # else Python changes alone, and the base's libraries stay
-        job = _prepare(build, stage, begun, begun.flags, clock)
+    clock.step("weave", f"{_weave(build, stage)} files")
+    if flags:  # else Python changes alone, and the base's libraries stay
+        job = _prepare(build, stage, flags, tree, clock)
         replaced = job.replaced
         _make_libraries(stage, job, clock)
     if not build.base.is_current():
         raise _base_was_reinstalled(build.base)
-    if (tolerances := begun.state.get(TOLERANCES)) is not None:
+    if (tolerances := build.state.get(TOLERANCES)) is not None:
         disk.write(stage, TOLERANCES, tolerances.read_bytes())
     made = {"digest": made_of, "commit": build.commit.name, "base": build.base.version, "of": build.described}
     disk.write(stage, "fork.json", json.dumps(made))
@@ -241,14 +227,14 @@ def _has_device_code(series: Series, state: Mapping[str, File]) -> bool:
     return any(path.endswith((".cu", ".cuh")) for path in state) or bool(native and "CUDA" in native.read_text())
 
 
-def _prepare(build: Build, stage: Path, begun: Begun, flags: Flags, clock: Clock, planned: bool = False) -> Job:
+def _prepare(build: Build, stage: Path, flags: Flags, tree: Tree | None, clock: Clock, planned: bool = False) -> Job:
     """Generates, and compiles what is PyTorch's own, which tells what else is needed; with `planned` it only tells."""
-    state, work = begun.state, build.home / "work"
+    work = build.home / "work"
     made = work / "generated"
     for log in (LOG, cache.LOG):
         (work / log).unlink(missing_ok=True)
-    if native := _entries_added(build, state, NATIVE_FUNCTIONS):
-        _generate(build, stage, native, _entries_added(build, state, DERIVATIVES), made)
+    if native := _entries_added(build, NATIVE_FUNCTIONS):
+        _generate(build, stage, native, _entries_added(build, DERIVATIVES), made)
         disk.install_stubs(stage, made)
         clock.step("generate", f"{sum(1 for _ in made.rglob('*.*'))} files by PyTorch's own generators")
     else:
@@ -256,8 +242,8 @@ def _prepare(build: Build, stage: Path, begun: Begun, flags: Flags, clock: Clock
     join(build.base, work, stage, {})
 
     replaced = Replacements()
-    if begun.tree:
-        replaced = replace_sources(build, stage, begun.changed, begun.tree, flags, planned)
+    if tree and isinstance(build.series, Branch):
+        replaced = replace_sources(build, stage, build.series.changed(build.commit), tree, flags, planned)
     for line in () if planned else replaced.told:
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
@@ -296,9 +282,9 @@ def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:
     clock.step(*(("compile", own) if count or job.operators else ("link", "libtorch.so and torch._C")))
 
 
-def _entries_added(build: Build, state: State, path: str) -> Path | None:
+def _entries_added(build: Build, path: str) -> Path | None:
     """A list with the entries that the state adds for operators that it adds."""
-    file, kind = state.get(path), build.series.kind(path)
+    file, kind = build.state.get(path), build.series.kind(path)
     if file is None or not isinstance(kind, Whole):
         return edited(file) if file else None
     return added_entries(build, path, kind.text, file.read_text())

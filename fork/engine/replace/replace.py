@@ -50,7 +50,7 @@ def replace_sources(
     libraries = Libraries(base, work, tree.device, tree.namesakes)
     fronts = [own, work / "joined", work / "headers"], [released, work / "headers"]
     compilers = [Compiler(replace(flags, front=front)) for front in fronts]
-    added = build.series.of_kind(build.series.state(build.commit), New)
+    added = build.series.of_kind(build.state, New)
     new = {
         path: file.read_text()
         for path, file in added.items()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import difflib
-import hashlib
 import importlib.metadata
 import json
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -159,31 +157,10 @@ class Base:
         except OSError:
             return False
 
-    def resized(self) -> list[str]:
-        """The files that are missing or of another size than the wheel's, as a broken copy leaves them."""
-        ours = {path: size for path, (_, size) in self.record.items() if path.partition("/")[0] in PACKAGES}
-        files = ((path, self.site / path, int(size)) for path, size in ours.items() if size)
-        return [path for path, file, size in files if not file.is_file() or file.stat().st_size != size]
-
     @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
         """RECORD of the installed package: path -> (hash, size)."""
         return {row[0]: (row[1], row[2]) for row in csv.reader(self.record_text.splitlines()) if len(row) == 3}
-
-    def check(self, paths: Iterable[str]) -> None:
-        """Raises unless these files, relative to the site folder, are byte for byte what the wheel installed."""
-        for path in paths:
-            expected = self.record.get(path, ("", ""))[0]
-            if not expected:
-                continue
-            file = self.site / path
-            hashed = hashlib.sha256(file.read_bytes() if file.is_file() else b"").digest()
-            found = "sha256=" + base64.urlsafe_b64encode(hashed).rstrip(b"=").decode()
-            if found != expected or not file.is_file():
-                raise ForkError(
-                    f"{self.site / path} is not the file that torch {self.version} installed (its RECORD says "
-                    f"otherwise): reinstall torch with `pip install --force-reinstall torch=={self.version}`"
-                )
 
 
 def _places(upstream: str) -> Iterator[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fork import process
 from fork.engine.wheel.base import PACKAGES, Base
+from fork.errors import ForkError
 
 # Nobody edits these by hand, and they are four fifths of the wheel. All else is copied, so that what somebody writes
 # into a file of the fork does not reach the base.
@@ -67,9 +70,24 @@ def _editable(site: Path) -> Iterator[tuple[str, float]]:
             yield path, os.stat(path).st_mtime
 
 
-def edited_base(base: Base) -> list[str]:
-    """The base's files that were written after pip had installed it."""
-    return list(changed_after(base.site, (base.dist_info / "RECORD").stat().st_mtime))
+def check(base: Base, paths: Iterable[str]) -> None:
+    """Raises unless the base's files are as its wheel installed them: by their sizes, as a broken copy has others; and
+    byte for byte what was written after that, and what upstream has at these paths."""
+    later = changed_after(base.site, (base.dist_info / "RECORD").stat().st_mtime)
+    hashed = {*filter(None, map(base.wheel_path, paths)), *later}
+    for path, (known, size) in base.record.items():
+        file = base.site / path
+        if not known or path.partition("/")[0] not in PACKAGES:
+            continue
+        whole = file.is_file() and file.stat().st_size == int(size)
+        if whole and path in hashed:
+            found = base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
+            whole = known == f"sha256={found}"
+        if not whole:
+            raise ForkError(
+                f"{file} is not the file that torch {base.version} installed (its RECORD says otherwise): "
+                f"reinstall torch with `pip install --force-reinstall torch=={base.version}`"
+            )
 
 
 def link(source: str, target: str) -> None:

@@ -25,7 +25,6 @@ def write_woven(base: Base, series: Series, commit: Commit, stage: Path, work: P
     state = series.state(commit)
     woven = series.of_kind(state, New, Fragment)
     inside = {path: file for path, file in woven.items() if _has_room(base, series.kind(path), path)}
-    base.check({*filter(None, map(base.wheel_path, (*inside, *series.of_kind(state, Whole)))), *disk.edited_base(base)})
     headers = work / "headers"
     shutil.rmtree(headers, ignore_errors=True)
     for path, text in _weave(base, series, inside, work / "woven").items():
