@@ -18,7 +18,6 @@ from fork.engine.build import Build, environment
 from fork.engine.pipeline import make
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
-from fork.folders import REQUIREMENTS
 from fork.series import Commit, Series
 from fork.verify.prefix import tests_folder
 
@@ -81,7 +80,7 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
     """One row; adds to `made` the folders of this release."""
     try:
         release = bases.full(release)
-        base = bases.obtain(release, "off", folder / "bases", REQUIREMENTS)
+        base = bases.obtain(release, "off", folder / "bases")
         refuse_unbuildable(series, commit)
         build = Build(series, commit, base, "off", folder)
         made += [folder / "bases" / release, build.home]

@@ -17,7 +17,7 @@ from fork.engine.compile import sanitizers
 from fork.engine.wheel import base as bases
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
-from fork.folders import PACKAGE, REQUIREMENTS, checkouts, meant, root
+from fork.folders import PACKAGE, checkouts, meant, root
 from fork.series import Series
 
 # Of the options before a command, those that a word follows.
@@ -106,4 +106,4 @@ def base_of(args: argparse.Namespace) -> Base:
     """The release that --torch names, or the installed torch."""
     # Whatever stack or folder is chosen: a release takes gigabytes.
     shared = checkouts(args.root).parent / "bases"
-    return bases.obtain(args.torch, args.cuda, shared, REQUIREMENTS) if args.torch else bases.installed()
+    return bases.obtain(args.torch, args.cuda, shared) if args.torch else bases.installed()

@@ -32,7 +32,6 @@ from fork.engine.link.units_of_the_stack import Job, units
 from fork.engine.replace.replace import added_entries, replace_sources
 from fork.engine.replace.search import Replacements
 from fork.engine.wheel import disk
-from fork.engine.wheel.base import Base
 from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
@@ -101,17 +100,12 @@ def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> P
         stage = build.home / f"stage-{os.getpid()}"
         try:
             make(build, stage)
-        except Exception as error:
-            if not build.base.is_current():
-                raise _base_was_reinstalled(build.base) from error
+        except Exception:
+            build.base.refuse_replaced()
             raise
         finally:
             shutil.rmtree(stage, ignore_errors=True)
         return build.site
-
-
-def _base_was_reinstalled(base: Base) -> ForkError:
-    return ForkError(f"torch {base.version} in {base.site} was replaced during the build: run the command again")
 
 
 def _edited(build: Build) -> bool:
@@ -207,8 +201,7 @@ def _make_fork(build: Build, stage: Path) -> None:
         job = _prepare(build, stage, flags, tree, clock)
         replaced = job.replaced
         _make_libraries(stage, job, clock)
-    if not build.base.is_current():
-        raise _base_was_reinstalled(build.base)
+    build.base.refuse_replaced()
     if (tolerances := build.state.get(TOLERANCES)) is not None:
         disk.write(stage, TOLERANCES, tolerances.read_bytes())
     made = {"digest": made_of, "commit": build.commit.name, "base": build.base.version, "of": build.described}
@@ -249,17 +242,6 @@ def _prepare(build: Build, stage: Path, flags: Flags, tree: Tree | None, clock: 
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
     sources = compiled(build.series, build.commit)
-    return Job(
-        compiler=_compiler(build, flags, replaced, sources),
-        sources=sources,
-        sanitize=build.sanitize,
-        replaced=replaced,
-    )
-
-
-def _compiler(build: Build, flags: Flags, replaced: Replacements, sources: Mapping[str, File]) -> Compiler:
-    """The one for the stack's own, which reads the headers that the branch changes, and those that it adds."""
-    work = build.home / "work"
     if AUTOCAST in sources:
         disk.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
     places = {path: str(edited(file)) for path, file in sources.items()}
@@ -267,7 +249,7 @@ def _compiler(build: Build, flags: Flags, replaced: Replacements, sources: Mappi
     fragments = frozenset(build.series.of_kind(sources, Fragment))
     names = NamesForErrors(places | headers, replaced.kernels, fragments)
     front = [*replaced.headers, work / "joined", work / "headers", work / "operators"]
-    return Compiler(replace(flags, front=front), names)
+    return Job(Compiler(replace(flags, front=front), names), sources, build.sanitize, replaced)
 
 
 def _make_libraries(stage: Path, job: Job, clock: Clock) -> None:

@@ -28,7 +28,7 @@ from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.series import Series
 from fork.tests import softclip
-from fork.tests.helpers import ROOT, Tool, fork_of, python, script
+from fork.tests.helpers import Tool, fork_of, python, script
 
 # One worker of pytest-xdist runs this file, so that its fixture is made once.
 pytestmark = mark.xdist_group("build")
@@ -358,7 +358,7 @@ def test_without_python_headers_it_says_what_to_install(tmp_path: Path) -> None:
 )
 def test_a_release_that_is_not_served_is_refused(release: str, sentence: str, tmp_path: Path) -> None:
     with raises(ForkError, match=sentence):
-        bases.obtain(release, "off", tmp_path, ROOT / "requirements.txt")
+        bases.obtain(release, "off", tmp_path)
 
 
 def test_a_release_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
@@ -366,7 +366,7 @@ def test_a_release_that_does_not_exist_is_refused(tmp_path: Path, monkeypatch: M
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
     with raises(ForkError, match=r"pip finds no torch 2\.99\.0 for this Python and machine"):
-        bases.obtain("2.99.0", "off", tmp_path, ROOT / "requirements.txt")
+        bases.obtain("2.99.0", "off", tmp_path)
 
 
 @mark.parametrize(

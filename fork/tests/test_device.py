@@ -87,9 +87,10 @@ def test_the_architecture(
     for file in (tmp_path / "bin").iterdir():
         file.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", listed)
     wished = tuple(n if "+" in n else f"{n}-real" for n in listed.split())
     spelled = tuple(n.replace(".", "").replace("+PTX", "") for n in wished)
-    toolkit = Toolkit(tmp_path / "bin/nvcc", spelled or ("80-real", "90-real", "90-virtual"), (), (), bool(listed))
+    toolkit = Toolkit(tmp_path / "bin/nvcc", spelled or ("80-real", "90-real", "90-virtual"), (), ())
     command, own = (Device(base(tmp_path), toolkit, "").nvcc(one) for one in (False, True))
     assert [command[n + 1] for n, word in enumerate(command) if word == "-gencode"] == expected
     assert own.count("-gencode") == len(toolkit.architectures)

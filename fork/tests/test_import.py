@@ -582,7 +582,7 @@ def test_a_release_is_downloaded_once(tree: Path, monkeypatch: MonkeyPatch) -> N
     commit(tree, {"torch/new.py": "x = 1\n"}, "Add x")
     asked = []
 
-    def obtain(version: str, cuda: str, folder: Path, requirements: Path) -> bases.Base:
+    def obtain(version: str, cuda: str, folder: Path) -> bases.Base:
         asked.append(folder)
         raise ForkError("enough")
 

@@ -135,7 +135,7 @@ def test_a_release_that_there_is_not(stderr: str, tmp_path: Path, monkeypatch: M
 
     monkeypatch.setattr(process, "attempt", attempt)
     with raises(ForkError) as error:
-        bases.obtain("9.9.9", "auto", tmp_path, tmp_path / "requirements.txt")
+        bases.obtain("9.9.9", "auto", tmp_path)
     assert str(error.value) == PIP[stderr]
 
 

@@ -53,7 +53,6 @@ class Unit:
 class Failed:
     """What the compiler found wrong with a unit, its first error first."""
 
-    unit: Unit
     said: Sequence[Said]
 
     @property
@@ -200,7 +199,7 @@ class Compiler:
         found = errors(done.stderr, self.names, self.work)
         if not found:
             raise ForkError(f"the compiler stopped at {unit.named}, and not by an error in it: {process.reason(done)}")
-        return Failed(unit, found)
+        return Failed(found)
 
 
 def listed(needs: str) -> list[str]:

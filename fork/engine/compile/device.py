@@ -82,7 +82,7 @@ class Device:
         stubs = KERNELS_OF_ITS_OWN if "static-global-template-stub" in options else ()
         # What TORCH_CUDA_ARCH_LIST says, else the GPUs of this machine, else the oldest
         names = self.toolkit.architectures
-        if not own and not self.toolkit.wished:
+        if not own and not os.environ.get("TORCH_CUDA_ARCH_LIST", "").strip():
             names = at_hand() or (names[0].partition("-")[0],)
         codes, host = map(code, names), os.environ.get("CUDAHOSTCXX") or toolchain.cxx()
         return [

@@ -42,7 +42,8 @@ def variables(chosen: Sequence[str], compiler: Path) -> dict[str, str]:
     if not chosen:
         return {}
     # The runtime looks for the functions of C++ that it intercepts when it starts.
-    libraries = [*(_runtime(name, compiler) for name in chosen), _library("libstdc++.so.6", compiler)]
+    libraries = [_library(SANITIZERS[name][0], compiler, name) for name in chosen]
+    libraries.append(_library("libstdc++.so.6", compiler))
     found = {"LD_PRELOAD": ":".join(filter(None, [*libraries, os.environ.get("LD_PRELOAD")]))}
     for name in chosen:
         _, variable, wanted = SANITIZERS[name]
@@ -51,14 +52,9 @@ def variables(chosen: Sequence[str], compiler: Path) -> dict[str, str]:
     return found
 
 
-def _runtime(name: str, compiler: Path) -> str:
-    library = SANITIZERS[name][0]
-    path = _library(library, compiler)
-    if not os.path.isabs(path):
-        raise ForkError(f"{compiler} has no {library} for --sanitize {name}: set CXX to a GCC with its sanitizers")
+def _library(library: str, compiler: Path, sanitizer: str = "") -> str:
+    """The path of a library that belongs to the compiler; only its name where there is none that a sanitizer needs."""
+    path = process.run([compiler, f"-print-file-name={library}"], f"{compiler} does not run").strip()
+    if sanitizer and not os.path.isabs(path):
+        raise ForkError(f"{compiler} has no {library} for --sanitize {sanitizer}: set CXX to a GCC with its sanitizers")
     return path
-
-
-def _library(name: str, compiler: Path) -> str:
-    """The path of a library that belongs to the compiler, or only its name where there is none."""
-    return process.run([compiler, f"-print-file-name={name}"], f"{compiler} does not run").strip()

@@ -46,14 +46,12 @@ def settings() -> list[str]:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc, the architectures to compile for (in CMake's spelling), and the base's CUDA libraries and headers; and
-    whether TORCH_CUDA_ARCH_LIST named the architectures."""
+    """nvcc, the architectures to compile for (in CMake's spelling), and the base's CUDA libraries and headers."""
 
     nvcc: Path
     architectures: tuple[str, ...]
     libraries: tuple[Path, ...]
     includes: tuple[Path, ...]
-    wished: bool = False
 
 
 def choose(base: Base, wish: str) -> tuple[Toolkit | None, str]:
@@ -93,8 +91,7 @@ def _find(base: Base) -> Toolkit:
     libraries = tuple(base.torch / "lib" / name for name in ("libtorch_cuda.so", "libc10_cuda.so"))
     # A toolkit need not hold cuBLAS and its kin, whose headers ATen's include; a CUDA build of torch brings them.
     includes = (nvcc.parent.parent / "include", *sorted(base.site.glob("nvidia/*/include")))
-    wished = bool(os.environ.get("TORCH_CUDA_ARCH_LIST", "").strip())
-    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]), includes, wished)
+    return Toolkit(nvcc, _architectures(base), (*libraries, runtime[0]), includes)
 
 
 def compiler(base: Base) -> Path | None:

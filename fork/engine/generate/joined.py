@@ -21,7 +21,7 @@ def join(base: Base, work: Path, stage: Path, changed: Mapping[str, str]) -> Pat
     """The folder of those that differ from the base's, which the fork ships too; `changed` has some by their paths."""
     folder = work / "joined"
     shutil.rmtree(folder, ignore_errors=True)
-    added = {path: file.read_text() for path, file in _added(work / "generated").items()}
+    added = _added(work / "generated")
     for path in sorted({*added, *changed}):
         shipped = base.wheel_path(path) or (base.new_path(path) if path.startswith(OPS) else None)
         if shipped is None and path not in changed:
@@ -47,8 +47,7 @@ def joined(theirs: str, ours: str) -> str:
     return "\n".join([theirs, *lines, ""]) if more else theirs
 
 
-def _added(generated: Path) -> dict[str, Path]:
+def _added(generated: Path) -> dict[str, str]:
     """What is generated of the operators that the stack adds alone, by its path in PyTorch."""
-    files = [file for folder in ("aten", "aten/ops") for file in (generated / folder).glob("*.h")]
-    aten = {f"{ATEN}{file.relative_to(generated / 'aten')}": file for file in files}
-    return aten | {f"{AUTOGRAD}{file.name}": file for file in (generated / "autograd" / AUTOGRAD).glob("*.h")}
+    folders = {ATEN: generated / "aten", OPS: generated / "aten/ops", AUTOGRAD: generated / "autograd" / AUTOGRAD}
+    return {f"{path}{file.name}": file.read_text() for path, folder in folders.items() for file in folder.glob("*.h")}

@@ -19,7 +19,7 @@ from fork.weave.file_kinds import File
 METHODS = "python_variable_methods"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Job:
     """What is to be compiled: the stack's C++ files and headers by upstream path, and generated code, in `work`.
 

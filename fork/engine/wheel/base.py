@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from fork import process
 from fork.digest import digest
 from fork.errors import ForkError
+from fork.folders import REQUIREMENTS
 from fork.lock import alone
 from fork.tree import Kind, kind_of
 
@@ -150,12 +151,11 @@ class Base:
         """Names, by their hashes, all files of the installed package."""
         return (self.dist_info / "RECORD").read_text()
 
-    def is_current(self) -> bool:
-        """Whether no other torch has been installed in its place since this process read its RECORD."""
-        try:
-            return (self.dist_info / "RECORD").read_text() == self.record_text
-        except OSError:
-            return False
+    def refuse_replaced(self) -> None:
+        """Raises where another torch has been installed in its place since this process read its RECORD."""
+        record = self.dist_info / "RECORD"
+        if not record.is_file() or record.read_text() != self.record_text:
+            raise ForkError(f"torch {self.version} in {self.site} was replaced during the build: run the command again")
 
     @cached_property
     def record(self) -> dict[str, tuple[str, str]]:
@@ -201,7 +201,7 @@ def _describe(python: Path, search: list[str]) -> Base:
     raise ForkError(f"no torch is installed for {python}: run `{python} -m pip install torch==2.13.0`")
 
 
-def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
+def obtain(version: str, cuda: str, bases: Path) -> Base:
     """That release of torch in a virtual environment of its own under `bases`, installed when it is not there."""
     version = full(version)
     # `==` lets an index that has both prefer its CPU build; `===` is the release as published, with CUDA on Linux.
@@ -210,7 +210,7 @@ def obtain(version: str, cuda: str, bases: Path, requirements: Path) -> Base:
     python = home / "bin/python"
     with alone(bases / f"{home.name}.lock", f"torch {version} is being installed"):
         if not (home / "complete").exists():
-            _install(home, version, [[pin], ["-r", str(requirements)]])
+            _install(home, version, [[pin], ["-r", str(REQUIREMENTS)]])
     return installed(python)
 
 
