@@ -19,32 +19,30 @@ class Parser(argparse.ArgumentParser):
     words: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
-        if early := self._early():
-            raise ForkError(f"{early[0]} is an option of {early[1]}: write it behind the command")
+        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
+        commands: Mapping[str, argparse.ArgumentParser] = next(found, {})
+        self._refuse_early(commands)
         _, unknown, words = message.partition("unrecognized arguments: ")
         known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
         if unknown and known:
             raise ForkError(f"{message}: write {known[0]} before the command")
-        if like := self._like(message, words.split()):
+        if like := self._like(message, words.split(), commands):
             raise ForkError(f"{message.partition(' (choose from')[0]}: did you mean {like}?")
-        command = " COMMAND" if unknown and self._subparsers else ""
+        command = " COMMAND" if unknown and commands else ""
         raise ForkError(f"{message}: see `{self.prog}{command} --help`")
 
-    def _early(self) -> tuple[str, str] | None:
-        """An option that stands before its command, and the command."""
-        found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
-        commands: Mapping[str, argparse.ArgumentParser] = next(found, {})
+    def _refuse_early(self, commands: Mapping[str, argparse.ArgumentParser]) -> None:
+        """Refuses an option that stands before its command."""
         at, command = next(((n, word) for n, word in enumerate(self.words) if word in commands), (0, ""))
-        before = (word.partition("=")[0] for word in self.words[:at])
-        own = (name for name in before if name not in self._option_string_actions)
-        return next(((name, command) for name in own if name in commands[command]._option_string_actions), None)
+        for name in (word.partition("=")[0] for word in self.words[:at]):
+            if name not in self._option_string_actions and name in commands[command]._option_string_actions:
+                raise ForkError(f"{name} is an option of {command}: write it behind the command")
 
-    def _like(self, message: str, unknown: Sequence[str]) -> str | None:
+    def _like(
+        self, message: str, unknown: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]
+    ) -> str | None:
         """What there is of nearly the same spelling as a word that is none of the choices, or no option."""
-        options = [*self._option_string_actions]
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                options += [name for command in action.choices.values() for name in command._option_string_actions]
+        options = [name for parser in (self, *commands.values()) for name in parser._option_string_actions]
         if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             unknown, options = [choice[1]], re.findall(r"[\w-]+", choice[2])
         close = (difflib.get_close_matches(word.partition("=")[0], options, n=1) for word in unknown)

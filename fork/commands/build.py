@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fork.commands import options
 from fork.engine.build import Build
-from fork.engine.pipeline import make, plan
+from fork.engine.pipeline import make
 from fork.errors import ForkError
 from fork.folders import PACKAGE, PROJECT
 
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     before, behind = options.typed(args)
     build = options.chosen(args)
     if args.plan:
-        plan(build)
+        make(build, planned=True)
         return 0
     make(build)
     own = build.series.root == PROJECT and build.folder == PROJECT / "build" and not args.torch

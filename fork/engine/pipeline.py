@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,18 +75,11 @@ def inside_functions(series: Series, state: Mapping[str, File]) -> list[str]:
     ]
 
 
-def make(build: Build) -> Path:
-    """Brings the fork up to date and returns its site folder; the last good one stays until then."""
-    return _with_lock_and_stage(build, _make_fork)
+def make(build: Build, planned: bool = False) -> Path:
+    """Brings the fork up to date and returns its site folder; the last good one stays until then.
 
-
-def plan(build: Build) -> None:
-    """Tells what a build would compile, and refuses what it would refuse before it compiles; installs nothing."""
-    _with_lock_and_stage(build, _plan)
-
-
-def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> Path:
-    """The fork's site folder, when this has been done in a folder that does not outlast it."""
+    With `planned`, it tells what it would compile, and refuses what it would refuse before that; it installs nothing.
+    """
     refuse_names(build.base.site)
     advice, busy = "choose a writable folder with --build", f"another build of {build.home.name} is running"
     with told_plainly(build.home, advice), alone(build.home / "lock", busy):
@@ -99,7 +92,7 @@ def _with_lock_and_stage(build: Build, make: Callable[[Build, Path], None]) -> P
             shutil.rmtree(left_over)
         stage = build.home / f"stage-{os.getpid()}"
         try:
-            make(build, stage)
+            (_plan if planned else _make_fork)(build, stage)
         except Exception:
             build.base.refuse_replaced()
             raise

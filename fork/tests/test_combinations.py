@@ -55,8 +55,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     write(tree, {NATIVE: UPSTREAM[NATIVE] + "\n- func: three(Tensor a) -> Tensor\n"})
     (tmp_path / "dir").mkdir()
     for module in (build, run, wheel):
-        monkeypatch.setattr(module, "make", lambda build: tmp_path)
-    monkeypatch.setattr(build, "plan", lambda fork: None)
+        monkeypatch.setattr(module, "make", lambda build, planned=False: tmp_path)
     base = bases.installed()
     for name in ("installed", "obtain"):
         monkeypatch.setattr(bases, name, lambda *_: base)

@@ -17,7 +17,7 @@ from fork.digest import digest
 from fork.engine.generate import generators
 from fork.engine.generate.lists import List
 from fork.engine.generate.schemas import SCHEMAS, redefinitions
-from fork.engine.wheel.base import Base
+from fork.engine.wheel.base import WHEEL_FOLDERS, Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
@@ -46,8 +46,6 @@ PREFACE = """\
 #define FORK_CLASSES(name) void name##_again(PyObject* module)
 #define FORK_ROWS extern PyMethodDef {rows}_rows[]; PyMethodDef {rows}_rows[] =
 """
-# Where the wheel keeps what the generators read.
-SHIPPED = {"torchgen/packaged/autograd/": "tools/autograd/", "torchgen/packaged/": "aten/src/"}
 
 
 @cache
@@ -73,8 +71,7 @@ class Generated:
         """What the branch changes for the generators, by the lines of both lists."""
         found = [f"{path}:{line}" for path, one in self.lists.items() for line in one.changed.values()]
         for name in self._changed:
-            path = (ours + name.removeprefix(top) for top, ours in SHIPPED.items() if name.startswith(top))
-            found.append(next(path, name))
+            found.append(next(top + name.removeprefix(own) for top, own in WHEEL_FOLDERS if name.startswith(own)))
         return ", ".join(found)
 
     @cached_property
