@@ -93,7 +93,8 @@ class Series:
             raise ForkError(f"{file} is not a series: {' '.join(str(error).split())}") from error
         series = cls(root, **data)
         series._refuse_doubles(file)
-        series = replace(series, prs=tuple(map(series._with_changes, series.prs)))
+        commits = [tuple(replace(one, changes=series._changes(one)) for one in pr.commits) for pr in series.prs]
+        series = replace(series, prs=tuple(replace(pr, commits=found) for pr, found in zip(series.prs, commits)))
         series._refuse_other_than_text()
         return series
 
@@ -229,9 +230,6 @@ class Series:
     def _content(self, path: str, here: int) -> Path | None:
         candidates = [self._stored(path, j) for j in range(here, len(self.commits))]
         return next((f for f in [*candidates, self.root / path] if f.is_file()), None)
-
-    def _with_changes(self, pr: PullRequest) -> PullRequest:
-        return replace(pr, commits=tuple(replace(commit, changes=self._changes(commit)) for commit in pr.commits))
 
     def _changes(self, commit: Commit) -> tuple[str, ...]:
         here = self.commits.index(commit)

@@ -164,10 +164,6 @@ class Compiler:
         compiler = [] if unit.path.endswith(KERNEL) else [str(toolchain.cxx())]
         return [*compiler, *self._flags.of(unit.path, unit.capability, unit.own), self._headers, *unit.words]
 
-    def _is_stable(self, name: str) -> bool:
-        """Whether a header is the wheel's, Python's or the system's."""
-        return name.startswith(self._stable) and not name.startswith(f"{self.work}/")
-
     def _compile(self, unit: Unit, group: process.Together) -> Path | Failed | None:
         begun, key = time.monotonic(), self._key(unit)
         disk.write(self.work, unit.place, unit.text)
@@ -178,9 +174,11 @@ class Compiler:
         done = group.attempt(command, env=self._variables, cwd=self.work)
         if done.returncode:
             return None if group.stopped else self._failed(unit, done)
-        # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
         names = {str(self.work / name) for name in listed(needs.read_text())}
-        names = {name for name in names if not self._is_stable(name) and not name.endswith(f"/{unit.path}")}
+        # Those of the wheel, of Python and of the system stay as they are.
+        names = {name for name in names if name.startswith(f"{self.work}/") or not name.startswith(self._stable)}
+        # nvcc tells the name in the text's `#line` as well, which is the file that somebody edits.
+        names = {name for name in names if not name.endswith(f"/{unit.path}")}
         about = {
             "unit": unit.named,
             "seconds": round(time.monotonic() - begun, 2),

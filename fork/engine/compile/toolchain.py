@@ -141,10 +141,6 @@ def cxx() -> Path:
     return Path(compiler)
 
 
-def is_clang() -> bool:
-    return "clang" in process.run([cxx(), "--version"], "the compiler does not run")
-
-
 def check_tools(base: Base) -> None:
     """Raises when the C++ compiler or Python's headers are missing."""
     compiler = cxx()

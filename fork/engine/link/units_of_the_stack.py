@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fork import process
 from fork.buildable import AUTOCAST
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
@@ -73,7 +74,7 @@ def units(job: Job) -> Units:
     last = []
     if "thread" in job.sanitize:
         last.append(_glue("thread_sanitizer"))
-    if toolchain.is_clang():
+    if "clang" in process.run([toolchain.cxx(), "--version"], "the compiler does not run"):
         last.append(_glue("clang_openmp"))
     if job.replaced.definitions:
         last.append(_glue("schemas", more=job.replaced.definitions))

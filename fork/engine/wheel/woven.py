@@ -33,7 +33,10 @@ def write_woven(base: Base, series: Series, commit: Commit, stage: Path, work: P
         disk.write(stage, shipped, text)
         if "torch/include/" in shipped:
             disk.write(headers, shipped.removeprefix("torch/include/"), text)
-    return [*inside, *_write_whole(base, series, state, stage), *_take_away(base, series.gone(commit), stage)]
+    gone = {path: shipped for path in sorted(series.gone(commit)) if (shipped := base.wheel_path(path))}
+    for shipped in gone.values():
+        (stage / shipped).unlink(missing_ok=True)
+    return [*inside, *_write_whole(base, series, state, stage), *gone]
 
 
 def _write_whole(base: Base, series: Series, state: Mapping[str, File], stage: Path) -> Iterator[str]:
@@ -47,13 +50,6 @@ def _write_whole(base: Base, series: Series, state: Mapping[str, File], stage: P
             continue
         disk.write(stage, shipped, merged(file.read_bytes(), whole.start, (base.site / shipped).read_bytes(), path))
         yield path
-
-
-def _take_away(base: Base, gone: frozenset[str], stage: Path) -> Iterator[str]:
-    for path in sorted(gone):
-        if shipped := base.wheel_path(path):
-            (stage / shipped).unlink(missing_ok=True)
-            yield path
 
 
 def _has_room(base: Base, kind: New | Fragment | Whole, path: str) -> bool:
