@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import stat
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +26,11 @@ class Kept:
 
     def size(self) -> int:
         """The bytes that its removal would free: a fork links the files of the base, which stay."""
-        links: dict[tuple[int, int], int] = defaultdict(int)
-        found: dict[tuple[int, int], os.stat_result] = {}
-        for folder, folders, files in os.walk(self.folder):
-            for name in (*folders, *files):
-                about = os.lstat(os.path.join(folder, name))
-                links[about.st_dev, about.st_ino] += 1
-                found[about.st_dev, about.st_ino] = about
-        own = (file for file, about in found.items() if stat.S_ISDIR(about.st_mode) or links[file] == about.st_nlink)
-        return sum(found[file].st_blocks * 512 for file in own)
+        names = ((folder, name) for folder, *inner in os.walk(self.folder) for name in itertools.chain(*inner))
+        found = [os.lstat(os.path.join(*one)) for one in names]
+        links = Counter((one.st_dev, one.st_ino) for one in found)
+        own = (one for one in found if stat.S_ISDIR(one.st_mode) or links[one.st_dev, one.st_ino] == one.st_nlink)
+        return sum({(one.st_dev, one.st_ino): one.st_blocks * 512 for one in own}.values())
 
     def remove(self) -> None:
         """Waits for a build that goes on in it."""

@@ -98,8 +98,8 @@ def test_the_architecture(
 
 
 def test_flags_in_the_words_of_nvcc() -> None:
-    flags = ["-std=c++20", "-DA=1", "-O2", "-fopenmp", "-w", "-I", "/one", "-isystem/two", "-idirafter/three"]
-    expected = ["-std=c++20", "-DA=1", "-Xcompiler=-fopenmp", "-w", "-I", "/one", "-isystem", "/two"]
+    flags = ["-std=c++20", "-DA=1", "-O2", "-fopenmp", "-w", "-I/one", "-isystem/two", "-idirafter/three"]
+    expected = ["-std=c++20", "-DA=1", "-Xcompiler=-fopenmp", "-w", "-I/one", "-isystem", "/two"]
     assert for_nvcc(flags) == [*expected, "-Xcompiler=-idirafter/three"]
 
 

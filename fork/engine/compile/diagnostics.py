@@ -78,12 +78,8 @@ def _told(error: str, names: NamesForErrors, folder: Path) -> str:
     edited = names.files.get(place, place)
     if unknown := UNKNOWN.search(rest):
         return f"{edited} uses `{unknown[1]}`, {NOWHERE}"
-    return edited + colon + rest + _remedy(rest, place in names.fragments)
-
-
-def _remedy(said: str, fragment: bool) -> str:
-    """What to do about a name that the compiler misses; nothing where only the user knows."""
-    if found := OPERATOR.search(said):
+    remedy = REMEDY if place in names.fragments and MISSED.search(rest) else ""
+    if found := OPERATOR.search(rest):
         header = f"#include <ATen/ops/{found[1] or found[2]}.h>"
-        return f"; PyTorch has no such operator, or the file lacks its `{header}`"
-    return REMEDY if fragment and MISSED.search(said) else ""
+        remedy = f"; PyTorch has no such operator, or the file lacks its `{header}`"
+    return edited + colon + rest + remedy

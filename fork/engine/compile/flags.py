@@ -110,7 +110,7 @@ class Flags:
             *(f"-D{name}" for name in DEFINED),
             *(f"-DHAVE_{name}_CPU_DEFINITION" for name in defined(self.capabilities)),
             *(f"-D{definition}" for definition in base.probe.definitions),
-            *(word for folder in self.includes for word in ("-I", str(folder))),
+            *(f"-I{folder}" for folder in self.includes),
             *(f"-isystem{folder}" for folder in (*headers, base.probe.include)),
             *(f"-idirafter{folder}" for folder in (*self.behind, toolchain.GLUE / "include")),
         ]
@@ -150,8 +150,8 @@ def _wished(variable: str) -> list[str]:
 def for_nvcc(flags: Sequence[str]) -> list[str]:
     """The flags of the C++ compiler in nvcc's words, which passes on those that it does not know itself."""
     found: list[str] = []
-    for n, word in enumerate(flags):
-        own = word in ("-w", "-I") or word.startswith(("-D", "-std=")) or (n > 0 and flags[n - 1] == "-I")
+    for word in flags:
+        own = word == "-w" or word.startswith(("-D", "-I", "-std="))
         if word.startswith("-isystem"):
             found += ["-isystem", word.removeprefix("-isystem")]
         elif not word.startswith("-O"):
