@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from fork.checkout.release_tree import Text
@@ -48,7 +48,7 @@ PREFACE = """\
 """
 
 
-@cache
+@lru_cache(maxsize=4)  # both parts, of the release and of the branch: tens of megabytes each
 def written(folder: Path) -> Mapping[str, str]:
     """What one part of the generators wrote, by its path in PyTorch."""
     files = {str(file.relative_to(folder)): file for file in sorted(folder.rglob("*.*"))}
