@@ -9,6 +9,7 @@ bare `return NAME`, imports and variables that the base has too, and lines endin
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from fork.weave.source import (
 )
 
 STDLIB = sys.stdlib_module_names
+# What stands behind an entry of a list: brackets around it, and perhaps a comma; comments among them.
+BEHIND = re.compile(r"((?:(?:\s|\\\n|#[^\n]*\n)*\))*)(?:(?:\s|\\\n|#[^\n]*\n)*(,))?")
 
 
 def weave(edit: Edit, fragment: str) -> None:
@@ -152,12 +155,12 @@ class _Weaver:
             inline = (start, entry + ", ")
             self.edit.insert(*((self.base.first_line(beside), line) if leads_line else inline))
             return
-        end = self.base.end(beside_end)
-        comma = self.base.comma_after(end, close)
-        if comma is None:
-            code = self.base.code_end(end, close)
-            alone = leads_line and "\n" in self.base.text[code:close]
-            self.edit.insert(code, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
+        behind = BEHIND.match(self.base.text, self.base.end(beside_end), close)
+        assert behind
+        comma = behind.end()
+        if not behind[2]:
+            alone = leads_line and "\n" in self.base.text[comma:close]
+            self.edit.insert(comma, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
             return
         rest = self.base.text[comma : next_line(self.base.text, comma)].strip()
         if not rest or rest.startswith("#"):

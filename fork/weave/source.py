@@ -6,7 +6,6 @@ import ast
 import contextlib
 import io
 import tokenize
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
@@ -53,53 +52,17 @@ class Source:
     def line_of(self, node: ast.stmt | ast.expr | ast.alias) -> str:
         return self._lines[node.lineno - 1]
 
-    def comma_after(self, at: int, limit: int) -> int | None:
-        """The offset behind the next comma of code, if one comes before `limit`."""
-        tokens = self._tokens(at, limit)
-        return next((end for kind, text, _, end in tokens if kind == tokenize.OP and text == ","), None)
-
-    def code_end(self, at: int, limit: int) -> int:
-        """The end of the last token of code between `at` and `limit`."""
-        quiet = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE)
-        return max([at, *(end for kind, _, _, end in self._tokens(at, limit) if kind not in quiet)])
-
     def reindented(self, start: int, end: int, by: int) -> str:
         """The text with its lines, but for the first and those inside a string, moved by columns."""
-        found = []
-        inside = self._inside_strings(start, end)
-        for n in range(bisect_right(self._starts, start) - 1, len(self._lines)):
-            line_at, line = self._starts[n], self._lines[n]
-            if line_at >= end:
-                break
-            text = self.text[max(line_at, start) : min(line_at + len(line), end)]
-            if line_at > start and line_at not in inside and text.strip():
-                text = moved(text, by)
-            found.append(text)
-        return "".join(found)
-
-    def _inside_strings(self, start: int, end: int) -> set[int]:
-        """Where the lines begin that a string begun on an earlier line goes on in."""
-        spans = [(first, last) for kind, _, first, last in self._tokens(start, end) if kind == tokenize.STRING]
-        ranges = [(bisect_right(self._starts, first), bisect_right(self._starts, last)) for first, last in spans]
-        return {line for begin, stop in ranges for line in self._starts[begin:stop]}
-
-    def _tokens(self, start: int, end: int) -> Iterator[tuple[int, str, int, int]]:
-        """The tokens of a range, with their offsets."""
-        first = bisect_right(self._starts, start) - 1
-
-        def at(position: tuple[int, int]) -> int:
-            row, column = position
-            line = min(first + row, len(self._starts)) - 1
-            return start + column - 1 if row == 1 else self._starts[line] + column
-
-        # In brackets, so that the range may begin at any column and end in any line.
-        tokens = tokenize.generate_tokens(io.StringIO(f"({self.text[start:end]}\n)").readline)
-        with contextlib.suppress(
-            tokenize.TokenError
-        ):  # at the end, where the range opens a bracket that it leaves open
-            for token in tokens:
-                if token.string.strip() and start <= at(token.start) < end:
-                    yield token.type, token.string, at(token.start), at(token.end)
+        text = self.text[start:end]
+        as_they_are = {1}
+        # In brackets, so that the range may begin at any column. It may open a bracket that it leaves open.
+        with contextlib.suppress(tokenize.TokenError):
+            for token in tokenize.generate_tokens(io.StringIO(f"({text}\n)").readline):
+                if token.type == tokenize.STRING:
+                    as_they_are |= {*range(token.start[0] + 1, token.end[0] + 1)}
+        lines = enumerate(io.StringIO(text), 1)
+        return "".join(line if n in as_they_are or not line.strip() else moved(line, by) for n, line in lines)
 
 
 @lru_cache(maxsize=4)
