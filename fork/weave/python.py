@@ -18,6 +18,7 @@ from fork.weave.edit import Edit, line_start, next_line
 from fork.weave.source import (
     Collection,
     Definition,
+    Entry,
     Source,
     assigned,
     bound_names,
@@ -136,37 +137,35 @@ class _Weaver:
             for _, first, last in run:
                 self._entry(one, n, before, first, last)
 
-    def _entry(self, collection: Collection, n: int, before: bool, first: ast.expr, last: ast.expr) -> None:
+    def _entry(self, collection: Collection | ast.ImportFrom, n: int, before: bool, first: Entry, last: Entry) -> None:
         """Puts one entry before or behind entry n of the base's collection."""
-        close = self.base.end(collection) - 1
+        base, end = self.base, self.base.end(collection)
+        close = end - 1 if base.text[end - 1] in ")]}" else end
+        entry = self.ours.text[self.ours.start(first) : self.ours.end(last)]
         if n < 0:
-            self.edit.insert(close, self.ours.text[self.ours.start(first) : self.ours.end(last)] + ", ")
+            self.edit.insert(close, entry + ", ")
             return
-        _, beside, beside_end = elements(collection)[n]
-        start = self.base.start(beside)
-        column = beside.col_offset
-        leads_line = not self.base.text[line_start(self.base.text, start) : start].strip()
-        by = column - first.col_offset
-        entry = self.ours.reindented(self.ours.start(first), self.ours.end(last), by)
-        comments = self.ours.text[self.ours.first_line(first) : line_start(self.ours.text, self.ours.start(first))]
-        line = "".join(" " * column + comment.lstrip() for comment in comments.splitlines(True))
-        line += " " * column + entry + ",\n"
+        there = elements(collection)
+        _, beside, beside_end = there[n]
+        # An entry behind several that share a line stands under the first of them.
+        leads_line = base.leads_line(beside)
+        margins = [one.col_offset for _, one, _ in there if base.leads_line(one)]
+        line = self.ours.on_lines(first, last, beside.col_offset if leads_line else [*margins, beside.col_offset][0])
         if before:
-            inline = (start, entry + ", ")
-            self.edit.insert(*((self.base.first_line(beside), line) if leads_line else inline))
+            inline = (base.start(beside), entry + ", ")
+            self.edit.insert(*((base.first_line(beside), line) if leads_line else inline))
             return
-        behind = BEHIND.match(self.base.text, self.base.end(beside_end), close)
+        behind = BEHIND.match(base.text, base.end(beside_end), close)
         assert behind
-        comma = behind.end()
+        at = behind.end()
+        rest = base.text[at : next_line(base.text, at)].strip()
         if not behind[2]:
-            alone = leads_line and "\n" in self.base.text[comma:close]
-            self.edit.insert(comma, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
-            return
-        rest = self.base.text[comma : next_line(self.base.text, comma)].strip()
-        if not rest or rest.startswith("#"):
-            self.edit.insert(next_line(self.base.text, comma), _at_margin(self.base, collection, line, column, by))
+            alone = leads_line and "\n" in base.text[at:close]
+            self.edit.insert(at, ",\n" + line.rstrip(",\n") if alone else ", " + entry)
+        elif not rest or rest.startswith("#"):
+            self.edit.insert(next_line(base.text, at), line)
         else:
-            self.edit.insert(comma, f" {entry},")
+            self.edit.insert(at, f" {entry},")
 
     def imports(self) -> None:
         """Adds the imports that the base lacks."""
@@ -180,25 +179,16 @@ class _Weaver:
     def _import(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
         """Adds a name to the base's import from the same module, else a line in sorted place."""
         top = [n for n in self.base.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-        text = ast.unparse(alias)
         if isinstance(node, ast.ImportFrom):
-            same = [n for n in top if isinstance(n, ast.ImportFrom) and _from(n) == _from(node)]
+            same = next((n for n in top if isinstance(n, ast.ImportFrom) and _from(n) == _from(node)), None)
             if same:
-                names = same[0].names
-                after = next((n for n in names if n.name.lower() > alias.name.lower()), None)
-                beside = after or names[-1]
-                start, end = self.base.start(beside), self.base.end(beside)
-                own_line = self.base.text[line_start(self.base.text, start) : next_line(self.base.text, end)]
-                if own_line.strip().rstrip(",") == ast.unparse(beside):
-                    margin = own_line[: len(own_line) - len(own_line.lstrip())]
-                    at = line_start(self.base.text, start) if after else next_line(self.base.text, end)
-                    self.edit.insert(at, f"{margin}{text},\n")
-                else:
-                    self.edit.insert(start if after else end, f"{text}, " if after else f", {text}")
+                names = [other.name.lower() for other in same.names]
+                later = next((n for n, name in enumerate(names) if name > alias.name.lower()), None)
+                self._entry(same, len(names) - 1 if later is None else later, later is not None, alias, alias)
                 return
-            line = f"from {_from(node)} import {text}\n"
+            line = f"from {_from(node)} import {ast.unparse(alias)}\n"
         else:
-            line = f"import {text}\n"
+            line = f"import {ast.unparse(alias)}\n"
         alike = [n for n in top if type(n) is type(node)]
         kin = [n for n in alike if _root(n) == _root(node)] or [
             n for n in alike if (_root(n) in STDLIB) == (_root(node) in STDLIB)
@@ -234,18 +224,6 @@ def _gap(above: ast.stmt, below: ast.stmt) -> int:
     if isinstance(above, Definition) or isinstance(below, Definition):
         return 1 if below.col_offset else 2
     return 0 if above.lineno == above.end_lineno and below.lineno == below.end_lineno else 1
-
-
-def _at_margin(base: Source, collection: Collection, line: str, column: int, by: int) -> str:
-    """An entry behind several that share a line stands under the first of them."""
-    margins = [
-        first.col_offset
-        for _, first, _ in elements(collection)
-        if not base.text[line_start(base.text, base.start(first)) : base.start(first)].strip()
-    ]
-    if not margins or column in margins:
-        return line
-    return " " * margins[0] + line[column:]
 
 
 def _from(node: ast.ImportFrom) -> str:

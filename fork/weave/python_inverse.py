@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fork.cpp.difference import hunks
-from fork.weave.edit import Spots, line_start
+from fork.weave.edit import Spots
 from fork.weave.file_kinds import beside
 from fork.weave.source import (
     Collection,
     Definition,
+    Entry,
     Source,
     assigned,
     collection_of,
@@ -101,40 +102,27 @@ class _Inverse:
             return []
         theirs = collection_of(old)
         if collection is not None and theirs is not None:
-            return [self._entries(theirs, new, collection, scope + name, depth)]
+            return [self._entries(theirs, collection, name, scope, depth)]
         blocks = []
         for field in BODIES:
             blocks += self._body(getattr(old, field, []), getattr(new, field, []), scope, depth, named)
         return blocks
 
-    def _entries(self, old: Collection, node: ast.stmt, new: Collection, container: str, depth: int) -> str:
-        """The list with its new entries alone, between the text that opens and closes it."""
+    def _entries(self, old: Collection, new: Collection, name: str, scope: str, depth: int) -> str:
+        """The list with its new entries alone. The weaver asks neither for its type nor for a call around it."""
         theirs, ours = elements(old), elements(new)
-        keys = Counter(name for name, _, _ in theirs)
-        called = [name if keys[name] == 1 else ast.unparse(first) for name, first, _ in theirs]
-        lines = []
-        column = None
+        keys = Counter(key for key, _, _ in theirs)
+        called = [key if keys[key] == 1 else ast.unparse(first) for key, first, _ in theirs]
+        lines = ""
         for a, b, c, d in hunks(_dumps(theirs), _dumps(ours)):
             if a < b:
                 raise Changed
-            for name, first, last in ours[c:d]:
-                self.spots[container, name] = beside(called[:a], called[a:])
-                column = first.col_offset if column is None else column
-                above = self.new.text[self.new.first_line(first) : line_start(self.new.text, self.new.start(first))]
-                by = column - first.col_offset
-                text = self.new.reindented(self.new.start(first), self.new.end(last), by)
-                lines += [" " * column + line.lstrip() for line in above.splitlines(keepends=True)]
-                lines.append(f"{' ' * column}{text},\n")
-        return self._between_brackets(node, new, "".join(lines), column or 0, depth)
-
-    def _between_brackets(self, node: ast.stmt, new: Collection, block: str, column: int, depth: int) -> str:
-        start, end = self.new.start(new), self.new.end(new)
-        opening = self.new.reindented(self.new.start(node), start + 1, depth * INDENT - node.col_offset)
-        closing = self.new.reindented(end - 1, self.new.after_line(node), depth * INDENT - node.col_offset)
-        margin = len(opening) - opening.rfind("\n") - 1
-        margin -= len(opening[opening.rfind("\n") + 1 :].lstrip()) if "\n" in opening else margin - depth * INDENT
-        entries = moved(block, margin + INDENT - column)
-        return f"{' ' * INDENT * depth}{opening}\n{entries}{' ' * margin}{closing.rstrip()}\n"
+            for key, first, last in ours[c:d]:
+                self.spots[scope + name, key] = beside(called[:a], called[a:])
+                lines += self.new.on_lines(first, last, (depth + 1) * INDENT)
+        opening, closing = "{}" if isinstance(new, ast.Dict | ast.Set) else "[]"
+        margin, head = " " * INDENT * depth, name if name == "return" else f"{name} ="
+        return f"{margin}{head} {opening}\n{lines}{margin}{closing}\n"
 
 
 def _alike(old: ast.stmt, new: ast.stmt) -> bool:
@@ -161,7 +149,7 @@ def _text(value: object) -> str:
     return repr([ast.dump(node) if isinstance(node, ast.AST) else node for node in nodes])
 
 
-def _dumps(entries: list[tuple[str, ast.expr, ast.expr]]) -> list[str]:
+def _dumps(entries: list[tuple[str, Entry, Entry]]) -> list[str]:
     return [ast.dump(first) + ast.dump(last) for _, first, last in entries]
 
 

@@ -9,9 +9,11 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from fork.weave.edit import above_comments, line_starts, next_line
+from fork.weave.edit import above_comments, line_start, line_starts, next_line
 
 Collection = ast.List | ast.Set | ast.Tuple | ast.Dict
+Node = ast.stmt | ast.expr | ast.alias
+Entry = ast.expr | ast.alias
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
@@ -33,23 +35,27 @@ class Source:
         """`column` counts bytes of UTF-8, as the tree does."""
         return self._starts[line - 1] + len(self._lines[line - 1].encode()[:column].decode())
 
-    def start(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+    def start(self, node: Node) -> int:
         decorators = node.decorator_list if isinstance(node, Definition) else []
         first = decorators[0].lineno if decorators else node.lineno
         return self.offset(first, node.col_offset)
 
-    def end(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+    def end(self, node: Node) -> int:
         assert node.end_lineno is not None and node.end_col_offset is not None
         return self.offset(node.end_lineno, node.end_col_offset)
 
-    def first_line(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+    def first_line(self, node: Node) -> int:
         """Where the lines of a node begin, the comments directly above them included."""
         return above_comments(self.text, self.start(node), ("#",))
 
-    def after_line(self, node: ast.stmt | ast.expr | ast.alias) -> int:
+    def after_line(self, node: Node) -> int:
         return next_line(self.text, self.end(node))
 
-    def line_of(self, node: ast.stmt | ast.expr | ast.alias) -> str:
+    def leads_line(self, node: Node) -> bool:
+        start = self.start(node)
+        return not self.text[line_start(self.text, start) : start].strip()
+
+    def line_of(self, node: Node) -> str:
         return self._lines[node.lineno - 1]
 
     def reindented(self, start: int, end: int, by: int) -> str:
@@ -63,6 +69,13 @@ class Source:
                     as_they_are |= {*range(token.start[0] + 1, token.end[0] + 1)}
         lines = enumerate(io.StringIO(text), 1)
         return "".join(line if n in as_they_are or not line.strip() else moved(line, by) for n, line in lines)
+
+    def on_lines(self, first: Entry, last: Entry, column: int) -> str:
+        """An entry of a list, with the comments above it, as lines that begin at a column."""
+        start = self.start(first)
+        above = self.text[self.first_line(first) : line_start(self.text, start)] if self.leads_line(first) else ""
+        entry = self.reindented(start, self.end(last), column - first.col_offset)
+        return "".join(" " * column + line.lstrip() for line in [*above.splitlines(keepends=True), f"{entry},\n"])
 
 
 @lru_cache(maxsize=4)
@@ -117,8 +130,10 @@ def collection_of(node: ast.stmt) -> Collection | None:
     return next((node for node in inside if isinstance(node, Collection)), None)
 
 
-def elements(collection: Collection) -> list[tuple[str, ast.expr, ast.expr]]:
-    """Key, first and last expression of every entry."""
+def elements(collection: Collection | ast.ImportFrom) -> list[tuple[str, Entry, Entry]]:
+    """Key, first and last node of every entry, or of every name that is imported."""
+    if isinstance(collection, ast.ImportFrom):
+        return [(alias.name, alias, alias) for alias in collection.names]
     if isinstance(collection, ast.Dict):
         pairs = zip(collection.keys, collection.values, strict=True)
         return [(key_of(k or v), k or v, v) for k, v in pairs]
