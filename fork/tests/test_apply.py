@@ -271,13 +271,15 @@ def test_a_list_of_the_base_that_is_none_any_more(stage: Stage, text: str) -> No
 @mark.parametrize(
     ("path", "text", "told"),
     [
-        (BAZEL, 'nativ = [\n    "Twice.cpp",\n]\n', "has none of 'native'"),
+        (BAZEL, 'nativ = [\n    "Twice.cpp",\n]\n', "line 1 of the fragment is in no container"),
         (BAZEL, f'{STACK[BAZEL]}other = [\n    "Lost.cpp",\n]\n', "line 4 of the fragment is in no container"),
+        ("docs/source/ops.md", "twice\n", "line 1 of the fragment is under no heading"),
+        ("docs/source/ops.md", "# Operator\n\n    twice\n", "container 'Operator' found 0 times"),
         (NATIVE, "# nothing yet\n", "the fragment has no entry"),
     ],
 )
 def test_a_fragment_that_goes_nowhere_is_named(stage: Stage, path: str, text: str, told: str) -> None:
-    """Lines in a list without an anchor, entries that are none."""
+    """A list without an anchor, lines under a heading that is none, entries that are none."""
     write(stage.root, {path: text})
     assert told in stage.refused()
 

@@ -15,6 +15,7 @@ from fork.weave.merge import merged
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
     ".yaml": yamls.weave,
     ".py": python.weave,
+    ".bzl": python.weave,
     **dict.fromkeys((".h", ".cpp", ".cu", ".cuh"), cpp.weave),
 }
 

@@ -1,58 +1,33 @@
-"""Weaves plain lists of lines: a table of docs under a heading, a list of sources.
-
-The fragment repeats the heading, or the `NAME = [`, under which its lines go.
-"""
+"""Weaves lines under the headings of docs. The fragment repeats the heading under which its lines go."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from fork.cpp.difference import hunks
 from fork.weave.edit import Edit, Spots, line_starts
 from fork.weave.file_kinds import beside
 
-UNDERLINE = re.compile(r'([~=\-^"`+])\1{2,}$')
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line; `start` and `end` are offsets, the newline included."""
-
-    text: str
-    start: int
-    end: int
+HEADING = re.compile(r'^(?:#+ *(.*?) *|(\S.*?) *\n([~=\-^"`+])\3{2,} *)(?:\n|\Z)', re.MULTILINE)
+FILLED = re.compile(r"^.*\S.*\n?", re.MULTILINE)
+Region = list[re.Match[str]]
 
 
 def weave(edit: Edit, fragment: str) -> None:
-    """Inserts the lines of each container; without any, the whole fragment goes to `file`."""
-    ours, theirs = _lines(fragment), _lines(edit.base)
+    """Inserts the lines of each heading; with an anchor of `file`, the whole fragment."""
     if "file" in edit.places:
-        _insert(edit, "file", theirs, [("", fragment)])
+        _insert(edit, "file", [*FILLED.finditer(edit.base)], [("", fragment)])
         return
-    held = {container: _region(ours, container) for container in edit.places}
-    placed = {line for regions in held.values() for region in regions for line in region}
-    lost = [
-        line
-        for line in ours
-        if line.text.strip(" ]")
-        and not line.text.startswith("#")
-        and line not in placed
-        and not any(_is_head(line, name) for name in held)
-    ]
-    if not any(held.values()):
-        edit.problem(f"the fragment has none of {', '.join(map(repr, held))}")
-    elif lost:
-        edit.problem(f"line {ours.index(lost[0]) + 1} of the fragment is in no container that has an anchor")
-    for container, lines in held.items():
-        if not lines:
-            continue
-        found = _region(theirs, container)
-        if len(found) != 1:
+    theirs, ours = _regions(edit.base), _regions(fragment)
+    start = ours[0][1][0].start() if ours else len(fragment)
+    if lost := FILLED.search(fragment, 0, start):
+        edit.problem(f"line {fragment.count(chr(10), 0, lost.start()) + 1} of the fragment is under no heading")
+    for container, (_, *lines) in ours:
+        found = [region for name, region in theirs if name == container]
+        if lines and len(found) != 1:
             edit.problem(f"container {container!r} found {len(found)} times")
-            continue
-        filled = [(line.text.strip(), line.text + "\n") for line in lines[0] if line.text.strip()]
-        _insert(edit, container, found[0], filled)
+        elif lines:
+            _insert(edit, container, found[0], [(line[0].strip(), line[0].rstrip("\n") + "\n") for line in lines])
 
 
 def in_rst(text: str) -> str:
@@ -60,80 +35,33 @@ def in_rst(text: str) -> str:
     return re.sub(r"(?<!`)`([^`\n]+)`(?!`)", r"``\1``", text)
 
 
-def _insert(edit: Edit, container: str, region: list[Line], blocks: list[tuple[str, str]]) -> None:
-    for run, before, line in edit.placed(container, blocks, lambda to: [x for x in region if x.text.strip() == to]):
-        edit.insert(line.start if before and line else (line or _last_filled(region)).end, "".join(run))
+def _insert(edit: Edit, container: str, region: Region, blocks: list[tuple[str, str]]) -> None:
+    for run, before, line in edit.placed(container, blocks, lambda to: [x for x in region if x[0].strip() == to]):
+        edit.insert(line.start() if before and line else (line or region[-1]).end(), "".join(run))
 
 
-def _lines(text: str) -> list[Line]:
-    starts = line_starts(text)
-    return [Line(text[start:end].rstrip("\n"), start, end) for start, end in zip(starts, starts[1:])]
-
-
-def _region(lines: list[Line], container: str) -> list[list[Line]]:
-    """The lines under a heading up to the next one, or those of `NAME = [` up to its `]`."""
-    regions = []
-    for n, line in enumerate(lines):
-        body = lines[n + 1 :]
-        if not _is_head(line, container):
-            continue
-        if line.text.endswith("["):
-            end = next((m for m, other in enumerate(body) if other.text.startswith("]")), 0)
-        else:
-            end = next((m for m in range(1, len(body)) if _is_heading(body, m)), len(body))
-        regions.append(body[:end])
-    return regions
-
-
-def _is_head(line: Line, container: str) -> bool:
-    return line.text == f"{container} = [" or line.text.lstrip("# ").rstrip() == container
-
-
-def _is_heading(body: list[Line], n: int) -> bool:
-    below = body[n + 1].text if n + 1 < len(body) else ""
-    text = body[n].text
-    return text.startswith("#") or bool(text.strip() and UNDERLINE.match(below))
-
-
-def _last_filled(region: list[Line]) -> Line:
-    return next((line for line in reversed(region) if line.text.strip()), region[-1])
+def _regions(text: str) -> list[tuple[str, Region]]:
+    """Each heading by its words, with the lines below it, up to the next one, that hold anything."""
+    heads = [*HEADING.finditer(text)]
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    return [
+        (head[1] or head[2] or "", [head, *FILLED.finditer(text, head.end(), end)]) for head, end in zip(heads, ends)
+    ]
 
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
-    """The lines that the base lacks, under the head of their list, with the lines beside them."""
-    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
-    theirs = _lines(base)
+    """The lines that the base lacks, under their heading, with the lines beside them."""
+    new, starts, theirs = woven.splitlines(keepends=True), line_starts(base), _regions(base)
+    names = [name for name, _ in theirs]
     held: dict[str, list[str]] = {}
     spots: Spots = {}
-    for a, b, c, d in hunks(old, new):
-        head = _head_above(theirs, a)
-        if a < b or head is None:
+    for a, b, c, d in hunks(base.splitlines(keepends=True), new):
+        above = [one for one in theirs if one[1][0].end() <= starts[a]]
+        if a < b or not above or names.count(above[-1][0]) > 1:
             return None
-        region = _region(theirs, head)
-        if len(region) != 1:
-            return None
-        filled = [line for line in region[0] if line.text.strip()]
-        above = [line.text.strip() for line in filled if line.start < theirs[a - 1].end]
-        places = beside(above, [line.text.strip() for line in filled[len(above) :]])
-        for line in new[c:d]:
-            if line.strip():
-                held.setdefault(head, []).append(line)
-                spots[head, line.strip()] = places
-    return "\n".join(_under(head, "".join(lines), base) for head, lines in held.items()), spots
-
-
-def _head_above(lines: list[Line], at: int) -> str | None:
-    """The container in which a line would stand that was put before line `at`."""
-    for n in range(at - 1, -1, -1):
-        text = lines[n].text
-        if text.startswith("]"):
-            return None
-        if opened := re.fullmatch(r"(\w+) = \[", text):
-            return opened[1]
-        if n + 1 < at and _is_heading(lines, n):
-            return text.lstrip("# ").rstrip()
-    return None
-
-
-def _under(head: str, block: str, base: str) -> str:
-    return f"{head} = [\n{block}]\n" if f"{head} = [\n" in base else f"### {head}\n\n{block}"
+        name, (_, *lines) = above[-1]
+        sides = [[line[0].strip() for line in lines if (line.start() < starts[a]) == is_above] for is_above in (1, 0)]
+        for line in filter(str.strip, new[c:d]):
+            held.setdefault(name, []).append(line)
+            spots[name, line.strip()] = beside(*sides)
+    return "\n".join(f"### {name}\n\n{''.join(lines)}" for name, lines in held.items()), spots

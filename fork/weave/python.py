@@ -91,7 +91,11 @@ class _Weaver:
                 own = scope + name
                 new.append((own if self.edit.has(own) else scope.rstrip(".") or "file", node))
         for container in dict.fromkeys(place for place, _ in new):
-            self._statements(theirs, [(known_by(node), node) for place, node in new if place == container], container)
+            nodes = [node for place, node in new if place == container]
+            if self.edit.has(container):
+                self._statements(theirs, [(known_by(node), node) for node in nodes], container)
+            else:
+                self.edit.problem(f"line {nodes[0].lineno} of the fragment is in no container that has an anchor")
 
     def _statements(self, theirs: list[ast.stmt], named: list[tuple[str, ast.stmt]], container: str) -> None:
         """New statements go, in the fragment's order and with its spacing, to one place."""

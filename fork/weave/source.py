@@ -165,8 +165,8 @@ def bound_names(body: Sequence[ast.stmt]) -> set[str]:
 
 
 def normal(code: str) -> str:
-    """Code as `ast.unparse` writes it, where it is code."""
+    """Code as `ast.unparse` writes it, where it is code, without the comma behind an entry."""
     try:
-        return ast.unparse(ast.parse(code))
+        return "\n".join(map(ast.unparse, ast.parse(code.rstrip(",")).body))
     except SyntaxError:
         return code

@@ -24,6 +24,7 @@ Inverse = Callable[[str, str], tuple[str, Spots] | None]
 INVERSES: Mapping[str, Inverse] = {
     ".yaml": yamls.unweave,
     ".py": python_inverse.unweave,
+    ".bzl": python_inverse.unweave,
     **dict.fromkeys((".h", ".cpp", ".cu", ".cuh"), cpp_inverse.unweave),
 }
 
