@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 from fork.checkout.git import Checkout
 from fork.checkout.message import Message
 from fork.errors import ForkError, NothingToBuild
+from fork.series import Commit, PullRequest
 
 # Where a branch can have begun, besides the release tags.
 TRUNKS = ("main", "master", "nightly", "viable/strict", "release/*", "orig/release/*")
@@ -48,74 +48,6 @@ class State:
     @property
     def title(self) -> str:
         return self.message.partition("\n")[0]
-
-
-@dataclass(frozen=True)
-class Pull:
-    """A PR of a branch: its name, and what its commits say by the names of their states."""
-
-    name: str
-    commits: dict[str, Message]
-
-    @property
-    def first(self) -> Message:
-        return next(iter(self.commits.values()))
-
-    @property
-    def split(self) -> bool:
-        return bool(self.first.pr)
-
-    @property
-    def description(self) -> str:
-        """Empty where none of several commits gives one."""
-        return self.first.whole if self.split else self.first.description
-
-    @property
-    def title(self) -> str:
-        return (self.description or self.first.description).partition("\n")[0]
-
-
-@dataclass(frozen=True)
-class Taken:
-    """A branch as git has it: where it began, its states, oldest first, the PRs that they make, and what it is called;
-    `line` says whether it has to be a line of commits."""
-
-    checkout: Checkout
-    begun: Start
-    states: Sequence[State]
-    pulls: Sequence[Pull]
-    called: str
-
-    @classmethod
-    def of(cls, tree: Path, since: str | None, line: bool) -> Taken:
-        checkout = Checkout.open(tree)
-        called = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
-        begun = start(checkout, since)
-        found = states(checkout, begun, line)
-        return cls(checkout, begun, found, pull_requests(found), called)
-
-    @cached_property
-    def starts(self) -> dict[str, bytes]:
-        """What its files held where it began."""
-        return self.checkout.contents_at(self.begun.commit, {path for one in self.states for path in one.contents})
-
-    @property
-    def wheel_suffix(self) -> str:
-        words = re.sub(r"[^a-z0-9]+", ".", self.called.lower()).strip(".")
-        return words if self.called != "HEAD" and words else "fork"
-
-    @property
-    def strict(self) -> bool:
-        """Whether its descriptions are those of a stack, and so checked as such."""
-        return all(STACK in pull.description for pull in self.pulls)
-
-    @property
-    def summary(self) -> str:
-        """What it is made of and where it begins, as a phrase."""
-        commits = sum(bool(state.commit) for state in self.states)
-        parts = [f"{commits} commit{'s' if commits != 1 else ''} of {self.called}"] if commits else []
-        parts += ["what is not committed yet"] if commits < len(self.states) else []
-        return f"{' and '.join(parts)}, since {self.begun.name} ({self.begun.commit[:10]})"
 
 
 def start(checkout: Checkout, since: str | None) -> Start:
@@ -258,27 +190,39 @@ def _refuse_unfinished(checkout: Checkout) -> None:
         raise ForkError(f"{checkout.path} has conflicts that are not resolved ({path}): resolve them first")
 
 
-def pull_requests(found: Sequence[State]) -> list[Pull]:
-    """The PRs of a branch: one for each commit, or for commits in a row whose messages name the same one."""
-    prs: list[Pull] = []
+def pull_requests(found: Sequence[State]) -> tuple[list[PullRequest], dict[str, str]]:
+    """The PRs of a branch: one for each commit, or for commits in a row whose messages name the same one; and what
+    describes PRs and commits, by their names. A commit introduces or changes what the state before has otherwise."""
+    prs: list[PullRequest] = []
+    told: dict[str, str] = {}
+    seen: set[str] = set()
+    before: Mapping[str, bytes | None] = {}
     for state in found:
-        said = Message.of(state.message)
-        name = said.pr or _name(state)
+        said, contents = Message.of(state.message), state.contents
+        new = tuple(sorted(contents.keys() - seen))
+        other = tuple(sorted(path for path in seen if contents.get(path, ...) != before.get(path, ...)))
+        seen |= contents.keys()
+        before = contents
+        name = said.pr or _unlike(_name(state), [pr.name for pr in prs])
         if said.pr and prs and prs[-1].split and prs[-1].name == name:
+            there = prs[-1].commits
+            own = _unlike(f"{name}.{said.commit}", [commit.name for commit in there])
+            commit = Commit(own, said.title, f"{len(prs)}.{len(there) + 1}", new, other)
+            prs[-1] = replace(prs[-1], commits=(*there, commit))
             # What only a PR's first commit can say is part of the description of any other.
-            own = replace(said, description="\n".join(filter(None, (said.description, said.whole))), whole="")
-            prs[-1].commits[_unlike(f"{name}.{said.commit}", prs[-1].commits)] = own
-        elif not said.pr:
-            name = _unlike(name, [pr.name for pr in prs])
-            prs.append(Pull(name, {name: said}))
-        elif name in [pr.name for pr in prs]:
+            told[own] = "\n".join(filter(None, (said.description, said.whole)))
+            continue
+        if name in [pr.name for pr in prs]:
             raise ForkError(
                 f"the commits of PR {name} do not follow one another (see {said.title!r}): "
                 "reorder them by `git rebase -i`, or change the line `Part-of` of their messages"
             )
-        else:
-            prs.append(Pull(name, {f"{name}.{said.commit}": said}))
-    return prs
+        place = str(len(prs) + 1)
+        own, part = (f"{name}.{said.commit}", f"{place}.1") if said.pr else (name, place)
+        title = said.whole.partition("\n")[0] or said.title
+        prs.append(PullRequest(name, title, place, (Commit(own, said.title, part, new, other),)))
+        told |= {own: said.description} | ({name: said.whole} if said.whole else {})
+    return prs, told
 
 
 def _name(state: State) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fork.checkout.branch import Pull, Taken, no_text
-from fork.checkout.git import Checkout
-from fork.errors import refuse_all
+from fork.checkout import whole_branch
+from fork.checkout.branch import no_text
+from fork.checkout.whole_branch import Branch
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave.file_kinds import Fragment
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
-# PyTorch's OpInfo suites, which the tool brings for any operator.
-OPERATOR_TESTS = "test/test_ops.py"
 HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
 
 
@@ -25,49 +24,42 @@ HEADER = "# A stack read from a branch. Its PRs in order, the paths each introdu
 class Writing:
     """The files of a stack's folder, and what of the branch could not become part of it."""
 
-    files: dict[str, str] = field(default_factory=dict)
-    introduces: list[list[str]] = field(default_factory=list)
+    files: dict[str, str]
+    introduces: list[list[str]]
+    left_out: list[str]
     anchors: dict[str, Fragment] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
 
 
-def stack_files(taken: Taken) -> Writing:
+def take(tree: Path, since: str | None, home: Path) -> Branch:
+    """The branch of a checkout, as far as its files can be part of a stack."""
+    return whole_branch.take(tree, since, home, _problems, line=True)
+
+
+def stack_files(taken: Branch) -> Writing:
     """The folder's content for a branch."""
-    prs, found, starts = taken.pulls, taken.states, taken.starts
-    titles = [name for pr in prs for name in pr.commits]
-    writing = Writing(introduces=[[] for _ in found])
-    upstreams = _operators(starts.get(NATIVE_FUNCTIONS))
-    operators = [_operators(state.contents.get(NATIVE_FUNCTIONS)) - upstreams for state in found]
-    for path in sorted({path for state in found for path in (*state.contents, *state.strange)}):
-        start = starts.get(path)
-        held = [state.contents.get(path, start) for state in found]
-        strange = [state.strange[path] for state in found if path in state.strange]
-        strange += [why for content in (*held, start) if content is not None and (why := no_text(content))]
-        if strange:
-            writing.left_out.append(f"{path} {strange[0]}")
-            continue
-        base, states = _text(start), list(map(_text, held))
+    names = [commit.name for commit in taken.commits]
+    said = {one: taken.said(one) for one in taken.outline()}
+    files = {str(taken.description_file(one).relative_to(taken.root)): text for one, text in said.items() if text}
+    writing = Writing(files, [[] for _ in names], [*taken.left_out])
+    upstreams, *operators = map(_operators, taken.history(NATIVE_FUNCTIONS))
+    for path in sorted({path for state in taken.texts for path in state}):
+        base, *states = taken.history(path)
         contents = _contents(writing, path, base, states)
         if path.endswith((".cpp", ".cu")) and path in writing.anchors:
-            contents = [text and _including(text, names) for text, names in zip(contents, operators)]
-        _place(writing, path, contents, titles)
-    for pr in prs:
-        if pr.split:
-            writing.files |= {f"stack/{name}/COMMIT.md": said.description for name, said in pr.commits.items()}
-        if pr.description:
-            writing.files[f"stack/{pr.name}/PR.md"] = pr.description
-    settings: dict[str, object] = {"wheel_suffix": taken.wheel_suffix, "operator_tests": OPERATOR_TESTS}
-    settings |= {} if taken.strict else {"strict": False}
-    writing.files["stack/series.yaml"] = HEADER + _series(writing, prs, settings)
+            contents = [text and _including(text, own - upstreams) for text, own in zip(contents, operators)]
+        _place(writing, path, contents, names)
+    writing.left_out.sort(key=lambda line: re.split("[: ]", line)[0])
+    writing.files["stack/series.yaml"] = HEADER + _series(writing, taken)
     return writing
 
 
-def _text(content: bytes | None) -> str | None:
-    return None if content is None else content.decode()
+def _problems(path: str, contents: Sequence[bytes | None]) -> list[str]:
+    """Why a stack cannot hold a file."""
+    return [why for content in contents if content is not None and (why := no_text(content))][:1]
 
 
-def _operators(native: bytes | None) -> set[str]:
-    return set(re.findall(r"^- func: (\w+)", (native or b"").decode(), re.MULTILINE))
+def _operators(native: str | None) -> set[str]:
+    return set(re.findall(r"^- func: (\w+)", native or "", re.MULTILINE))
 
 
 def _including(fragment: str, operators: set[str]) -> str:
@@ -100,14 +92,14 @@ def _contents(writing: Writing, path: str, base: str | None, states: Sequence[st
     return [fragments[text] if text is not None and text != base else None for text in states]
 
 
-def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: Sequence[str]) -> None:
+def _place(writing: Writing, path: str, contents: Sequence[str | None], names: Sequence[str]) -> None:
     """Puts the contents of a path where the folder holds them: the last at the top, others with their PR."""
     born = next((n for n, content in enumerate(contents) if content is not None), None)
     if born is None:
         return
     gone = next((n for n in range(born, len(contents)) if contents[n] is None), len(contents))
     if any(content is not None for content in contents[gone:]):
-        writing.left_out.append(f"{path} is dropped by {titles[gone]} and comes back later: squash these commits")
+        writing.left_out.append(f"{path} is dropped by {names[gone]} and comes back later: squash these commits")
         writing.anchors.pop(path, None)
         return
     writing.introduces[born].append(path)
@@ -117,7 +109,7 @@ def _place(writing: Writing, path: str, contents: Sequence[str | None], titles: 
         if n + 1 == len(contents):
             writing.files[path] = content
         elif content != contents[n + 1]:
-            writing.files[f"stack/{titles[n]}/{path}"] = content
+            writing.files[f"stack/{names[n]}/{path}"] = content
 
 
 def _advice(path: str, what: str) -> str:
@@ -130,16 +122,17 @@ def _advice(path: str, what: str) -> str:
     return ", and no lines around it tell where: move it beside lines that the file has once"
 
 
-def _series(writing: Writing, prs: Sequence[Pull], settings: Mapping[str, object]) -> str:
+def _series(writing: Writing, taken: Branch) -> str:
     introduces = iter(writing.introduces)
     entries: list[dict[str, object]] = []
-    for pr in prs:
+    for pr in taken.prs:
         commits: list[dict[str, object]] = [
-            {"name": name.rpartition(".")[2], "title": said.title, "introduces": next(introduces)}
-            for name, said in pr.commits.items()
+            {"name": commit.name.rpartition(".")[2], "title": commit.title, "introduces": next(introduces)}
+            for commit in pr.commits
         ]
         entries += [{"name": pr.name, "title": pr.title, "commits": commits}] if pr.split else commits
-    data: dict[str, object] = {**settings, "prs": entries}
+    data: dict[str, object] = {"wheel_suffix": taken.wheel_suffix, "operator_tests": taken.operator_tests}
+    data |= {"prs": entries} if taken.strict else {"strict": False, "prs": entries}
     if writing.anchors:
         data["anchors"] = {path: _rules(kind) for path, kind in sorted(writing.anchors.items())}
     return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
@@ -156,10 +149,3 @@ def _rules(kind: Fragment) -> dict[str, Any]:
         else:
             rules[container] = value
     return rules
-
-
-def refuse_left_out(left_out: Sequence[str], checkout: Checkout, of: str = "stack") -> None:
-    """One error that names all changes that cannot be part of a stack, or of a fork."""
-    count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
-    head = f"{count} of {checkout.path} cannot be part of a {of}; --added-only leaves them out and takes the rest:"
-    refuse_all(left_out, head, f"{head}\n  {{}}")

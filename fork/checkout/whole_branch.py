@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fork.checkout import branch
-from fork.checkout.branch_to_stack import OPERATOR_TESTS, refuse_left_out
 from fork.checkout.git import Checkout
 from fork.cpp.scan import lines
+from fork.errors import refuse_all
 from fork.series import Commit, PullRequest, Series
 from fork.series import State as Files
 from fork.tree import OF_NO_KIND, Fate, Kind, kind_of
@@ -18,6 +19,8 @@ from fork.weave import yamls
 from fork.weave.file_kinds import Held, New, Whole
 
 READ_BY_GENERATORS = (Kind.OPERATORS, Kind.INPUT)  # their comments are not C++'s
+# PyTorch's OpInfo suites, which the tool brings for any operator.
+OPERATOR_TESTS = "test/test_ops.py"
 HALF = 0.5  # the share of lines by which git takes a file for another that was renamed
 
 
@@ -30,8 +33,8 @@ class Branch(Series):
     called: str
     texts: Sequence[Mapping[str, Held | None]]
     told: Mapping[str, str]  # descriptions, by the names of PRs and commits
-    summary: str = ""
-    left_out: Sequence[str] = field(default=())
+    summary: str = ""  # what it is made of and where it begins, as a phrase
+    left_out: Sequence[str] = ()
 
     @property
     def described(self) -> str:
@@ -55,6 +58,13 @@ class Branch(Series):
 
     def _texts(self, commit: str | Commit) -> Mapping[str, Held | None]:
         return self.texts[self.commits.index(self.find(commit))]
+
+    def history(self, path: str) -> list[str | None]:
+        """The text of a file where the branch began and after each commit, None where there is none."""
+        kind = self.kind(path)
+        start = kind.text if isinstance(kind, Whole) else None
+        states = (state.get(path) if path in state else start for state in self.texts)
+        return [start, *(held.read_text() if isinstance(held, Held) else held for held in states)]
 
     def changed(self, commit: Commit) -> dict[str, str]:
         """The text of each file that is compiled in the place of PyTorch's, by the path there; other comments are no
@@ -96,86 +106,85 @@ class Branch(Series):
                 yield f"{path}: the branch removes it, and what the wheel's libraries have of it stays"
 
 
-def read(path: Path, since: str | None, home: Path, added_only: bool = False) -> Branch:
-    """The branch that is checked out there; builds of it lie in `home`. Raises where a change has no place in a build,
-    unless such changes are to be left out."""
-    taken = branch.Taken.of(path, since, line=False)
-    texts = [dict(state.contents) for state in taken.states]
-    strange = {path: why for state in taken.states for path, why in state.strange.items()}
-    problems = [f"{path} {why}" for path, why in strange.items()]
-    for changed in dict.fromkeys(path for state in texts for path in state):
-        states = [state[changed] for state in texts if changed in state]
-        reasons = _problems(changed, taken.starts.get(changed), states)
-        problems += reasons
-        for state in texts if reasons else ():
-            state.pop(changed, None)
-    if not added_only:
-        refuse_left_out(problems, taken.checkout, "fork")
-    return _series(taken, texts, home, problems)
-
-
-def _problems(path: str, start: bytes | None, contents: Sequence[bytes | None]) -> list[str]:
-    """Why no build can have a change."""
-    kind = kind_of(path)
-    if kind is None:
-        return [f"{path} {OF_NO_KIND}"]
-    if kind.fate is Fate.REFUSED:
-        return [f"{path} {kind.says}"]
-    if kind is Kind.OPERATORS and None in contents:
-        return [f"{path} is removed, and every wheel has it: put it back"]
-    if kind is Kind.OPERATORS and start is not None:
-        known = Counter(yamls.names(start.decode()))
-        now = [Counter(yamls.names(text.decode())) for text in contents if text]
-        why = "which is compiled into PyTorch's libraries: put it back"
-        lost = {f"{path} no longer has {name}, {why}" for names in now for name in known - names if not names[name]}
-        more = {f"{path} has {name} twice: keep one" for names in now for name in names - known if names[name] > 1}
-        return sorted(lost | more)
-    return []
-
-
-def _series(
-    taken: branch.Taken, texts: Sequence[Mapping[str, bytes | None]], home: Path, left_out: Sequence[str]
+def take(
+    tree: Path, since: str | None, home: Path, problems: Callable[[str, list[bytes | None]], list[str]], line: bool
 ) -> Branch:
-    top = taken.checkout.path
+    """The branch that is checked out there, without the files that have `problems`, which get their path and what they
+    held at first and after each commit that has changed them; builds of it lie in `home`. Raises where it is no `line`
+    of commits and has to be one."""
+    checkout = Checkout.open(tree)
+    begun = branch.start(checkout, since)
+    found = branch.states(checkout, begun, line)
+    paths = {path for state in found for path in state.contents}
+    starts = checkout.contents_at(begun.commit, paths)
+    reasons = {path: [why] for state in found for path, why in state.strange.items()}
+    for path in paths - reasons.keys():
+        reasons[path] = problems(
+            path, [starts.get(path), *(state.contents[path] for state in found if path in state.contents)]
+        )
+    texts = [{path: text for path, text in state.contents.items() if not reasons[path]} for state in found]
+    prs, told = branch.pull_requests([replace(state, contents=own) for state, own in zip(found, texts)])
+    called = checkout.git("rev-parse", "--abbrev-ref", "HEAD").strip()
+    words = re.sub(r"[^a-z0-9]+", ".", called.lower()).strip(".")
     return Branch(
         root=home,
-        prs=tuple(_pull_requests(taken.pulls, texts)),
-        anchors={path: Whole(start) for path, start in taken.starts.items() if any(path in state for state in texts)},
-        wheel_suffix=taken.wheel_suffix,
+        prs=tuple(prs),
+        anchors={path: Whole(start) for path, start in starts.items() if not reasons[path]},
+        wheel_suffix=words if called != "HEAD" and words else "fork",
         operator_tests=OPERATOR_TESTS,
-        strict=taken.strict,
-        checkout=taken.checkout,
-        since=taken.begun.commit,
-        called=taken.called,
-        texts=[{path: text if text is None else Held(text, top / path) for path, text in one.items()} for one in texts],
-        told={name: text for pull in taken.pulls for name, text in _descriptions(pull)},
-        summary=taken.summary,
-        left_out=left_out,
+        strict=all(branch.STACK in told.get(pr.name, "") for pr in prs),
+        checkout=checkout,
+        since=begun.commit,
+        called=called,
+        texts=[
+            {path: Held(text, checkout.path / path) if text is not None else None for path, text in own.items()}
+            for own in texts
+        ],
+        told=told,
+        summary=f"{_made_of(found, called)}, since {begun.name} ({begun.commit[:10]})",
+        left_out=[f"{path} {why}" for path in sorted(reasons) for why in reasons[path]],
     )
 
 
-def _descriptions(pull: branch.Pull) -> Iterator[tuple[str, str]]:
-    if pull.split:
-        yield from ((name, said.description) for name, said in pull.commits.items())
-    if pull.description:
-        yield pull.name, pull.description
+def _made_of(found: Sequence[branch.State], called: str) -> str:
+    commits = sum(bool(state.commit) for state in found)
+    parts = [f"{commits} commit{'s' if commits != 1 else ''} of {called}"] if commits else []
+    return " and ".join([*parts, "what is not committed yet"] if commits < len(found) else parts)
 
 
-def _pull_requests(pulls: Sequence[branch.Pull], texts: Sequence[Mapping[str, bytes | None]]) -> Iterator[PullRequest]:
-    """The branch's, whose commits introduce or change what the state before has otherwise."""
-    seen: set[str] = set()
-    before: Mapping[str, bytes | None] = {}
-    states = iter(texts)
-    for place, pull in enumerate(pulls, 1):
-        commits = []
-        for part, (name, said) in enumerate(pull.commits.items(), 1):
-            state = next(states)
-            new = tuple(sorted(path for path in state if path not in seen))
-            other = tuple(sorted(path for path in seen if state.get(path, ...) != before.get(path, ...)))
-            commits.append(Commit(name, said.title, f"{place}.{part}" if pull.split else f"{place}", new, other))
-            seen |= state.keys()
-            before = state
-        yield PullRequest(pull.name, pull.title, str(place), tuple(commits))
+def read(path: Path, since: str | None, home: Path, added_only: bool = False) -> Branch:
+    """A branch to build. Raises where a change has no place in a build, unless such changes are to be left out."""
+    found = take(path, since, home, _problems, line=False)
+    if not added_only:
+        refuse_left_out(found.left_out, found.checkout, "fork")
+    return found
+
+
+def refuse_left_out(left_out: Sequence[str], checkout: Checkout, of: str) -> None:
+    """One error that names all changes that cannot be part of a stack, or of a fork."""
+    count = "1 change" if len(left_out) == 1 else f"{len(left_out)} changes"
+    head = f"{count} of {checkout.path} cannot be part of a {of}; --added-only leaves them out and takes the rest:"
+    refuse_all(left_out, head, f"{head}\n  {{}}")
+
+
+def _problems(path: str, contents: list[bytes | None]) -> list[str]:
+    """Why no build can have a change."""
+    kind = kind_of(path)
+    if kind is None:
+        return [OF_NO_KIND]
+    if kind.fate is Fate.REFUSED:
+        return [kind.says]
+    start, *states = contents
+    if kind is Kind.OPERATORS and None in states:
+        return ["is removed, and every wheel has it: put it back"]
+    if kind is Kind.OPERATORS and start is not None:
+        known = Counter(yamls.names(start.decode()))
+        now = [Counter(yamls.names(text.decode())) for text in states if text]
+        why = "which is compiled into PyTorch's libraries: put it back"
+        lost = {f"no longer has {name}, {why}" for names in now for name in known - names if not names[name]}
+        more = {f"has {name} twice: keep one" for names in now for name in names - known if names[name] > 1}
+        return sorted(lost | more)
+    return []
 
 
 def _is_source(path: str) -> bool:

@@ -9,7 +9,8 @@ import tempfile
 from pathlib import Path
 
 from fork.arguments import add_branch_arguments
-from fork.checkout import branch, branch_to_stack
+from fork.checkout import branch_to_stack
+from fork.checkout.whole_branch import refuse_left_out
 from fork.engine.wheel import disk
 from fork.errors import ForkError
 
@@ -25,11 +26,11 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ForkError(f"{folder} is not empty: give a new folder")
     refuse_inside(folder, args.tree)
-    taken = branch.Taken.of(args.tree, getattr(args, "since", None), line=True)
+    taken = branch_to_stack.take(args.tree, getattr(args, "since", None), folder)
     writing = branch_to_stack.stack_files(taken)
     print(f"stack    {taken.summary}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
-        branch_to_stack.refuse_left_out(writing.left_out, taken.checkout)
+        refuse_left_out(writing.left_out, taken.checkout, "stack")
     for line in writing.left_out:
         print(f"left out {line}", file=sys.stderr, flush=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
