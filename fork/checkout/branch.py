@@ -138,6 +138,7 @@ def _uncommitted(checkout: Checkout, begun: Start) -> State:
 
 def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapping[str, bytes]) -> State:
     contents: dict[str, bytes | None] = {}
+    blobs: dict[str, str] = {}
     strange: dict[str, str] = {}
     fields = rows.split("\0")
     for meta, path in zip(fields[::2], fields[1::2]):
@@ -147,11 +148,11 @@ def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapp
             continue
         if new_mode == "000000":
             contents[path] = None
-        elif set(blob) != {"0"}:
-            contents[path] = checkout.content(blob, path)
-        else:
+        elif set(blob) == {"0"}:
             contents[path] = (checkout.path / path).read_bytes()
-    return State(commit, message, {**contents, **extra}, strange)
+        else:
+            blobs[path] = blob
+    return State(commit, message, {**contents, **checkout.contents(blobs), **extra}, strange)
 
 
 def no_text(content: bytes) -> str:

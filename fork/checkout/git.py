@@ -6,9 +6,9 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 
 from fork.errors import ForkError
@@ -43,11 +43,7 @@ class Checkout:
     def git(self, *args: str, stdin: str | None = None, **variables: str) -> str:
         return _git(self.path, *args, stdin=stdin, variables=variables).decode()
 
-    def content(self, blob: str, path: str) -> bytes:
-        """What a blob holds; `path` is the file's name in messages."""
-        return self._contents({path: blob})[path]
-
-    def _contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
+    def contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
         """What the blobs of these paths hold, by one process."""
         try:
             data = _git(self.path, "cat-file", "--batch", stdin="".join(f"{blob}\n" for blob in blobs.values()))
@@ -68,24 +64,23 @@ class Checkout:
         whole = f"git -C {shlex.quote(str(self.path))} fetch --refetch --no-filter"
         return ForkError(f"{self.path} is a partial clone and lacks a text of {path}: `{whole}` brings all of them")
 
+    def files(self, commit: str) -> Mapping[str, tuple[str, str]]:
+        """Path -> mode and blob of every file of a commit, which is told by its hash."""
+        return _files(self.path, commit)
+
+    def contents_at(self, commit: str, paths: Iterable[str]) -> dict[str, bytes]:
+        """What these files hold in a commit, as far as it has them, by one process."""
+        known = self.files(commit)
+        return self.contents({path: known[path][1] for path in paths if path in known})
+
     def read_at(self, commit: str, path: str) -> str | None:
         """The text of a file of a commit, None where the commit has no such file."""
-        row = self.git("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
-        return self.content(row.split()[2], path).decode() if row else None
+        found = self.contents_at(commit, [path]).get(path)
+        return None if found is None else found.decode(errors="surrogateescape")
 
-    def contents_at(self, commit: str, paths: Collection[str]) -> dict[str, bytes]:
-        """What these files hold in a commit, as far as it has them, by one process."""
-        rows = self.git("ls-tree", "-r", "-z", "--full-tree", commit).split("\0") if paths else []
-        blobs = {path: head.split()[2] for head, _, path in (row.partition("\t") for row in rows) if path in paths}
-        return self._contents(blobs) if blobs else {}
-
-    def texts_at(self, commit: str, folders: Sequence[str], endings: tuple[str, ...]) -> dict[str, str]:
-        """The text of every file of a commit below some folders whose name ends so, by one process."""
-        rows = self.git("ls-tree", "-r", "-z", "--full-tree", commit, "--", *folders).split("\0")
-        blobs = {
-            path: head.split()[2] for head, _, path in (row.partition("\t") for row in rows) if path.endswith(endings)
-        }
-        return {path: text.decode(errors="replace") for path, text in self._contents(blobs).items()}
+    def read(self, path: str) -> str | None:
+        """The text of a file at `head`, or None."""
+        return self.read_at(self.head, path)
 
     def refuse_dirty(self) -> None:
         """What lies inside a submodule, such as the leftovers of a build, is in nobody's way."""
@@ -96,18 +91,6 @@ class Checkout:
                 f"{self.path} has changes that are not committed ({status[0].strip()}"
                 f"{' and others' if len(status) > 1 else ''}): commit or stash them first"
             )
-
-    def read(self, path: str) -> str | None:
-        """The text of a file at `head`, or None."""
-        entry = self._entries.get(path)
-        return None if entry is None else self.content(entry[1], path).decode(errors="surrogateescape")
-
-    @cached_property
-    def _entries(self) -> Mapping[str, tuple[str, str]]:
-        """Path -> mode and blob of every file at `head`."""
-        listing = self.git("ls-tree", "-r", "-z", "--full-tree", self.head).split("\0")
-        rows = (line.split("\t", 1) for line in listing if line)
-        return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}
 
     def commit(self, texts: Mapping[str, str | None], message: str, parent: str, **dates: str) -> str:
         """A commit on `parent` whose tree is that of `head` with these files, None for one less; returns its hash."""
@@ -120,11 +103,18 @@ class Checkout:
                     lines.append(f"0 {'0' * 40}\t{path}\n")
                     continue
                 blob = self.git("hash-object", "-w", "--stdin", stdin=text).strip()
-                mode = self._entries.get(path, ("100644", ""))[0]
+                mode = self.files(self.head).get(path, ("100644", ""))[0]
                 lines.append(f"{mode} {blob}\t{path}\n")
             self.git("update-index", "--add", "--index-info", stdin="".join(lines), **index)
             tree = self.git("write-tree", **index).strip()
         return self.git("commit-tree", tree, "-p", parent, stdin=message, **dates).strip()
+
+
+@lru_cache(maxsize=4)
+def _files(path: Path, commit: str) -> Mapping[str, tuple[str, str]]:
+    listing = _git(path, "ls-tree", "-r", "-z", "--full-tree", commit).decode(errors="surrogateescape").split("\0")
+    rows = (line.split("\t", 1) for line in listing if line)
+    return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}
 
 
 def _git(path: Path, *args: str, stdin: str | None = None, variables: Mapping[str, str] | None = None) -> bytes:

@@ -82,7 +82,10 @@ class Tree:
     @cached_property
     def texts(self) -> dict[str, str]:
         """The files of PyTorch's libraries, read at once: a process for each takes longer than the compiler."""
-        return self.checkout.texts_at(self.release, LIBRARIES, (*SOURCES, KERNEL, *HEADERS))
+        files = (path for path in self.checkout.files(self.release) if path.startswith(LIBRARIES))
+        sources = [path for path in files if path.endswith((*SOURCES, KERNEL, *HEADERS))]
+        found = self.checkout.contents_at(self.release, sources)
+        return {path: text.decode(errors="replace") for path, text in found.items()}
 
     def text(self, path: str, branch: str | None = None) -> Text:
         """The source of a path: unchanged, or with what the branch changed in it brought to the release."""
