@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 
@@ -39,6 +39,24 @@ class Span:
     start: int
     end: int
     kind: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands in braces: the heads of all braces around it and its own, outermost first; where its own begins; the
+    offset behind the `{` and that of the `}`."""
+
+    heads: tuple[str, ...]
+    start: int
+    open: int
+    close: int = -1
+
+    @property
+    def head(self) -> str:
+        return self.heads[-1]
+
+    def has(self, at: int) -> bool:
+        return self.open <= at < self.close
 
 
 class Scan:
@@ -140,31 +158,38 @@ class Scan:
 
     def heads(self, at: int) -> tuple[str, ...]:
         """What stands before each brace that is open at an offset, outermost first."""
-        offsets, heads = self._nesting
+        offsets, heads, _ = self._nesting
         return heads[bisect_right(offsets, at)]
 
     def outside(self, at: int) -> bool:
         """Whether only namespaces and blocks of registrations are open at an offset, and it is in no directive."""
         return self.around(at) is None and all(SCOPE.fullmatch(head) for head in self.heads(at))
 
+    @property
+    def blocks(self) -> list[Block]:
+        """The namespaces and blocks of registrations, by where they begin."""
+        return sorted((one for one in self._nesting[2] if SCOPE.fullmatch(one.head)), key=lambda one: one.start)
+
     @cached_property
-    def _nesting(self) -> tuple[list[int], list[tuple[str, ...]]]:
-        """The offsets behind all braces, semicolons and directives; and the heads before the first and after each."""
-        opened: list[str] = []
+    def _nesting(self) -> tuple[list[int], list[tuple[str, ...]], list[Block]]:
+        """The offsets behind all braces, semicolons and directives; the heads before the first and after each; and
+        what is closed."""
+        opened: list[Block] = []
+        closed: list[Block] = []
         offsets: list[int] = []
         heads: list[tuple[str, ...]] = [()]
         last = 0
         marks = [Span(found.start(), found.end(), found[0]) for found in re.finditer("[{};]", self.shape)]
         for mark in sorted([*marks, *self.directives], key=lambda one: one.start):
             if mark.kind == "{":
-                head = self.shape[last : mark.start]
-                opened.append(" ".join(FRONT.sub("", head, count=1).split()))
+                head = FRONT.sub("", self.shape[last : mark.start], count=1).lstrip()
+                opened.append(Block((*heads[-1], " ".join(head.split())), mark.start - len(head), mark.end))
             elif mark.kind == "}" and opened:
-                opened.pop()
+                closed.append(replace(opened.pop(), close=mark.start))
             last = mark.end
             offsets.append(last)
-            heads.append(tuple(opened))
-        return offsets, heads
+            heads.append(opened[-1].heads if opened else ())
+        return offsets, heads, closed
 
 
 def _blanked(text: str, spans: Sequence[Span], what: str = r"[^\n]") -> str:

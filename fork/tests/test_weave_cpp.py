@@ -159,11 +159,13 @@ def test_a_namespace_inside_the_one_that_has_the_anchor() -> None:
 
 
 def test_code_that_no_anchor_takes_is_named() -> None:
-    """And braces that do not balance, as under the two branches of an #if, end no container by guess."""
+    """And braces that do not balance end no container by guess, but those under the branches of an #if do balance."""
     where = anchor(**{"namespace at": "last"})
     for fragment in ("static int lost;\n\nnamespace at {\nint f();\n}\n", "namespace at {\nint f();\n}\nint g();\n"):
         with raises(ForkError, match="fragment is in no block that has an anchor"):
             weave("a.cpp", "namespace at {\n}\n", fragment, where)
-    unbalanced = "namespace at {\n#if A\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n}\n"
+    fragment = "namespace at {\nint h();\n}\n"
     with raises(ForkError, match="container 'namespace at' found 0 times"):
-        weave("a.cpp", unbalanced, "namespace at {\nint h();\n}\n", where)
+        weave("a.cpp", "namespace at {\nvoid f() {\n}\n", fragment, where)
+    base = "namespace at {\n#if A\nvoid f() {\n#else\nvoid g() {\n#endif\n}\n}\n"
+    assert weave("a.cpp", base, fragment, where) == base.removesuffix("}\n") + "\nint h();\n\n}\n"

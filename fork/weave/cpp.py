@@ -10,115 +10,66 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
-from fork.cpp.scan import closing, code_of, scan
+from fork.cpp.definitions import parts
+from fork.cpp.scan import Block, code_of, scan
 from fork.weave.edit import Edit, above_comments, line_start, next_line
 
 INCLUDE = re.compile(r'^#include ([<"][^>"]+[>"])[^\n]*\n', re.MULTILINE)
 DEFINE = re.compile(r"^#define (\w+)\(_\)((?:[^\n]*\\\n)*[^\n]*\n)", re.MULTILINE)
 ENTRY = re.compile(r"\b_\((?:[^()]|\([^()]*\))*\)")
 ONLY = re.compile(r"^[^\n]*// fragment only\n", re.MULTILINE)
-HEAD = re.compile(r"(namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\))\s*\{")
-
-
-@dataclass(frozen=True)
-class Block:
-    """`HEAD { ... }`; start is HEAD's, open the offset behind the `{`, close that of the `}`."""
-
-    head: str
-    start: int
-    open: int
-    close: int
-
-    @property
-    def loose(self) -> bool:
-        """A namespace, whose members are set off by blank lines."""
-        return self.head.startswith("namespace")
+HEAD = re.compile(r"namespace [\w:]+|[A-Z_]{4,}\([^(){};]*\)")
 
 
 def weave(edit: Edit, fragment: str) -> None:
     fragment = ONLY.sub("", fragment)
-    base = code_of(edit.base)
     _includes(edit, fragment)
     for macro in DEFINE.finditer(fragment):
         _macro(edit, macro[1], macro[2])
-    _scope(edit, base, fragment, 0, len(fragment))
-
-
-def _blocks(code: str, start: int, end: int) -> list[Block]:
-    """The containers of a range that do not lie in one another."""
-    blocks: list[Block] = []
-    at = start
-    while found := HEAD.search(code, at, end):
-        close = closing(code, found.end(), end)
-        if close < 0:
-            return blocks
-        if not code[line_start(code, found.start()) : found.start()].strip():
-            head = re.sub(r"\s+", " ", found[1])
-            blocks.append(Block(head, found.start(), found.end(), close))
-            at = close
+    rest = list(scan(fragment).bare)
+    blocks = named_blocks(fragment)
+    while blocks:
+        block, *blocks = blocks
+        inner = [one for one in blocks if block.has(one.start)]
+        if inner and not edit.has(block.head):  # The blocks inside of it have the anchors.
+            rest[block.start : block.open], rest[block.close] = " " * (block.open - block.start), " "
+            continue
+        rest[block.start : block.close + 1] = " " * (block.close + 1 - block.start)
+        blocks = blocks[len(inner) :]
+        twins = [one for one in named_blocks(edit.base) if one.head == block.head]
+        if len(twins) == 1:
+            _content(edit, twins[0], fragment[block.open : block.close].strip("\n").rstrip() + "\n")
         else:
-            at = found.end()
-    return blocks
-
-
-def named_blocks(code: str) -> list[Block]:
-    """The containers of a text, those inside of others too, the outer ones first."""
-    found = _blocks(code, 0, len(code))
-    for block in found:
-        found += _blocks(code, block.open, block.close)
-    return found
-
-
-def _scope(edit: Edit, base: str, fragment: str, start: int, end: int) -> None:
-    """Descends to the fragment's blocks that have an anchor; those hold what is to be inserted."""
-    code = code_of(fragment)
-    blocks = _blocks(code, start, end)
-    lost = _outside(fragment, blocks, start, end)
-    if lost is not None:
-        edit.problem(f"line {fragment.count(chr(10), 0, lost) + 1} of the fragment is in no block that has an anchor")
-    for block in blocks:
-        if not edit.has(block.head) and _blocks(code, block.open, block.close):
-            _scope(edit, base, fragment, block.open, block.close)
-            continue
-        twins = [b for b in named_blocks(base) if b.head == block.head]
-        if len(twins) != 1:
             edit.problem(f"container {block.head!r} found {len(twins)} times")
-            continue
-        content = fragment[block.open : block.close].strip("\n")
-        _content(edit, base, twins[0], content.rstrip() + "\n")
+    if lost := re.search(r"\S", "".join(rest)):
+        line = fragment.count("\n", 0, lost.start()) + 1
+        edit.problem(f"line {line} of the fragment is in no block that has an anchor")
 
 
-def _outside(fragment: str, blocks: list[Block], start: int, end: int) -> int | None:
-    """Where code of a range stands that is in none of its blocks, and no preprocessor's."""
-    rest = list(scan(fragment).bare[start:end])
-    for block in blocks:
-        rest[block.start - start : block.close + 1 - start] = " " * (block.close + 1 - block.start)
-    at = start
-    for line in "".join(rest).splitlines(keepends=True):
-        if line.strip():
-            return at + len(line) - len(line.lstrip())
-        at += len(line)
-    return None
+def named_blocks(text: str) -> list[Block]:
+    """The containers of a text, each before those inside of it."""
+    return [block for block in scan(text).blocks if HEAD.fullmatch(block.head)]
 
 
-def _content(edit: Edit, base: str, block: Block, content: str) -> None:
+def loose(block: Block) -> bool:
+    """Whether it is a namespace, whose members are set off by blank lines."""
+    return block.head.startswith("namespace")
+
+
+def _content(edit: Edit, block: Block, content: str) -> None:
     """Functions into a namespace, set off by blank lines; plain lines into any other block."""
-    loose = block.loose
-    named = [(known_by(content, loose), content)]
-    gap = "\n" if loose else ""
-    for _, before, span in edit.placed(block.head, named, lambda target: _called(base, edit.base, block, target)):
+    named = [(known_by(content, loose(block)), content)]
+    gap = "\n" if loose(block) else ""
+    for _, before, span in edit.placed(block.head, named, lambda target: _called(edit.base, block, target)):
         if span is None:
-            close = line_start(base, block.close)
-            blank = edit.base[:close].endswith("\n\n")
-            edit.insert(close, (content + gap) if blank or not loose else gap + content + gap)
+            close = line_start(edit.base, block.close)
+            edit.insert(close, (content if edit.base[:close].endswith("\n\n") else gap + content) + gap)
         elif before:
             edit.insert(above_comments(edit.base, span[0], ("//",)), content + gap)
         else:
             at = next_line(edit.base, span[1] - 1)
-            close = loose and edit.base[at : at + 1] != "\n"
-            edit.insert(at, gap + content + (gap if close else ""))
+            edit.insert(at, gap + content + (gap if edit.base[at : at + 1] != "\n" else ""))
 
 
 def known_by(content: str, loose: bool) -> str:
@@ -127,25 +78,23 @@ def known_by(content: str, loose: bool) -> str:
     return named[1] if named else content.strip().partition("\n")[0].rstrip(";")
 
 
-def _called(code: str, text: str, block: Block, target: str) -> list[tuple[int, int]]:
+def _called(text: str, block: Block, target: str) -> list[tuple[int, int]]:
     """The declarations and definitions of a function directly inside the namespace, or the lines that say this."""
-    if not block.loose:
+    if not loose(block):
         return [span for span in members(text, block) if line_of(text[slice(*span)]) == target]
     named = re.compile(rf"\b{re.escape(target)}\s*\(")
-    return [span for span in members(code, block) if named.search(code[slice(*span)].partition("{")[0])]
+    code = code_of(text)
+    return [span for span in members(text, block) if named.search(code[slice(*span)].partition("{")[0])]
 
 
-def members(code: str, block: Block) -> list[tuple[int, int]]:
-    """The declarations of a namespace, or the lines of any other block."""
-    spans, depth, start = [], 0, block.open
-    for mark in re.finditer(r"[{};]" if block.loose else r"\n", code[block.open : block.close]):
-        end = block.open + mark.end()
-        depth += {"{": 1, "}": -1}.get(mark[0], 0)
-        if not depth:
-            if code[start:end].strip():
-                spans.append((start + len(code[start:end]) - len(code[start:end].lstrip()), end))
-            start = end
-    return spans
+def members(text: str, block: Block) -> list[tuple[int, int]]:
+    """The declarations and blocks directly in a namespace, or the lines of any other block."""
+    there = scan(text)
+    if not loose(block):
+        return [line.span() for line in re.compile(r"\S.*\n?").finditer(there.code, block.open, block.close)]
+    inner = [(one.start, one.close + 1) for one in there.blocks if one.heads[:-1] == block.heads]
+    own = [(part.start, part.end) for part in parts(there) if part.whole and tuple(part.scopes) == block.heads]
+    return [span for span in sorted([*own, *inner]) if block.has(span[0])]
 
 
 def line_of(text: str) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fork.cpp.difference import Hunk, hunks
-from fork.cpp.scan import SCOPE, Scan, Span, code_of, scan
+from fork.cpp.scan import SCOPE, Block, Scan, Span, code_of, scan
 from fork.weave import pieces
-from fork.weave.cpp import DEFINE, ENTRY, INCLUDE, Block, known_by, line_of, members, named_blocks
+from fork.weave.cpp import DEFINE, ENTRY, HEAD, INCLUDE, known_by, line_of, loose, members, named_blocks
 from fork.weave.edit import Spots
 from fork.weave.file_kinds import Place, beside
 
@@ -55,18 +55,18 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     made = changes(base, rest)
     if made.comments or made.labels or made.others:
         return None
-    found, code = made.gains, code_of(base)
+    found = made.gains
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
     for gain in found:
         if not INCLUDE.sub("", gain.text).strip():
             if not parts or gain.text not in parts[0]:
                 parts.append(gain.text)
             continue
-        blocks = [block for block in named_blocks(code) if gain.heads and block.head == gain.heads[-1]]
+        blocks = [block for block in named_blocks(base) if gain.heads and block.head == gain.heads[-1]]
         if len(blocks) != 1:
             return None
-        spots[blocks[0].head, known_by(gain.text, blocks[0].loose)] = _places(code, base, blocks[0], gain.at)
-        gap = "\n" if blocks[0].loose else ""
+        spots[blocks[0].head, known_by(gain.text, loose(blocks[0]))] = _places(base, blocks[0], gain.at)
+        gap = "\n" if loose(blocks[0]) else ""
         parts.append(_framed(base, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
     return "\n".join([*parts, *macros]), spots
 
@@ -232,14 +232,13 @@ def _whole(text: str) -> bool:
     return not depth
 
 
-def _places(code: str, base: str, block: Block, at: int) -> tuple[Place, ...]:
+def _places(base: str, block: Block, at: int) -> tuple[Place, ...]:
     """The function, or the line, behind and before an offset directly inside a block."""
-    if not code[at : block.close].strip():
+    if not code_of(base)[at : block.close].strip():
         return (Place("last"),)
-    inside = members(code, block)
-    names = [
-        known_by(base[start:end].strip(), True) if block.loose else line_of(base[start:end]) for start, end in inside
-    ]
+    inside = members(base, block)
+    texts = [base[start:end] for start, end in inside]
+    names = [known_by(text, True) if loose(block) else line_of(text) for text in texts]
     once = [name if names.count(name) == 1 else "" for name in names]
     return beside(once[: sum(end <= at for _, end in inside)], once[sum(start < at for start, _ in inside) :])
 
@@ -289,7 +288,7 @@ def _framed(base: str, gain: Gain, text: str, only: str) -> str:
     words = set(re.findall(r"\w+", gain.text))
     usings = [u for u in USING.finditer(base, 0, gain.at) if not u.lastindex or u[u.lastindex] in words]
     for depth, head in enumerate(gain.heads, 1):
-        known = re.fullmatch(r"namespace [\w:]+|[A-Z_]{4,}\(.*\)", head)
+        known = HEAD.fullmatch(head)
         head = 'extern "C"' if head == "extern" else head
         end = "" if known and depth == len(gain.heads) else only
         opening += f"{head} {{{end}\n"
