@@ -40,22 +40,22 @@ class Gain:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a branch did to a file: what it inserted, changed comments, new labels, and all else by its line."""
+    """What a branch did to a file: what it inserted, entries of list macros with the places of each, what no compiler
+    reads (changed comments, and labels of a switch), and all else by its line."""
 
     gains: list[Gain]
-    comments: list[Hunk]
-    labels: list[Hunk]
+    macros: list[str]
+    spots: Spots
+    unread: list[Hunk]
     others: list[tuple[int, str]]
 
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     """Functions and lines in blocks that the base has once, entries of its list macros, and includes."""
-    spots: Spots = {}
-    macros, rest = _macros(base, woven, spots)
-    made = changes(base, rest)
-    if made.comments or made.labels or made.others:
+    made = changes(base, woven)
+    if made.unread or made.others:
         return None
-    found = made.gains
+    found, spots = made.gains, {**made.spots}
     parts = [_directives(woven, found)] if any(gain.heads for gain in found) else []
     for gain in found:
         if not INCLUDE.sub("", gain.text).strip():
@@ -68,18 +68,18 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
         spots[blocks[0].head, known_by(gain.text, loose(blocks[0]))] = _places(base, blocks[0], gain.at)
         gap = "\n" if loose(blocks[0]) else ""
         parts.append(_framed(base, gain, f"{gap}{gain.text.strip(chr(10))}\n{gap}", ONLY))
-    return "\n".join([*parts, *macros]), spots
+    return "\n".join([*parts, *made.macros]), spots
 
 
 def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) -> tuple[str, Spots] | None:
     """The same, with each piece marked and its place told by the lines beside it."""
     made = changes(base, woven)
-    if made.others:
+    if made.others or made.macros:
         return None
     stripped, new = [line.strip() for line in base.splitlines()], woven.splitlines(keepends=True)
     spots: Spots = {}
     parts = [_directives(base, made.gains)] if made.gains else []
-    for hunk in pieces.told_apart(stripped, sorted(made.comments + made.labels)):
+    for hunk in pieces.told_apart(stripped, made.unread):
         places = pieces.spot(stripped, hunk)
         name = f"piece {number(places)}"
         spots[name, ""] = places
@@ -93,24 +93,6 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
     return "\n".join(parts), spots
 
 
-def strange(base: str, woven: str, source: bool) -> list[tuple[int, str]]:
-    """The branch's lines that were changed, or stand inside a function or class, and what they do.
-
-    In a source, which is compiled in fragments, also those that call what no header declares.
-    """
-    made = changes(base, _macros(base, woven, {})[1])
-    return made.others + [
-        (woven.count("\n", 0, woven.find(g.text)) + 1, why) for g, why in _hidden(base, made.gains) if source
-    ]
-
-
-def kept(base: str, woven: str, source: bool) -> list[Gain]:
-    """What was inserted and can be compiled without the rest of the file."""
-    found = changes(base, woven).gains
-    hidden = [gain for gain, _ in _hidden(base, found)] if source else []
-    return [gain for gain in found if gain not in hidden]
-
-
 def pieces_inside_functions(source: str) -> list[tuple[str, str]]:
     """The pieces that no compiler reads, by their names."""
     return [(f"piece {n}", text) for held in UNREAD.findall(source) for n, text in pieces.MARK.findall(held)]
@@ -122,17 +104,18 @@ def has_code(source: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def changes(base: str, woven: str) -> Changes:
-    """What was inserted; and the branch's lines that were changed, or stand inside a function or class."""
+def changes(base: str, woven: str, source: bool = False) -> Changes:
+    """Of a `source`, which is compiled in fragments, what uses a name that no header declares is none of the gains."""
+    macros, spots, woven = _macros(base, woven)
     old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
     theirs, ours = scan(base), scan(woven)
     said = [one.plain.splitlines() for one in (theirs, ours)]
-    found, comments, labels, others = [], [], [], []
+    found, unread, others = [], [], []
     for a, b, c, d in hunks(old, new):
         held = _held((theirs, a, b), (ours, c, d))
         same = _same(said[0][a:b], said[1][c:d]) and (held is None or held.kind == "comment")
         if same and (a < b or not theirs.outside(theirs.lines[a])):
-            comments.append((a, b, c, d))
+            unread.append((a, b, c, d))
             continue
         if a < b:
             others.append((min(c + 1, len(new)), f"{'changes' if c < d else 'removes'} `{_short(old[a])}`"))
@@ -146,7 +129,7 @@ def changes(base: str, woven: str) -> Changes:
         inside = next((head for head in heads if not SCOPE.fullmatch(head)), None)
         held = _held((theirs, a, a), (ours, c, d))
         if held is None and inside is not None and LABELS.fullmatch(text):
-            labels.append((a, a, c, d))
+            unread.append((a, a, c, d))
             continue
         if held:
             inside = (theirs if held in theirs.directives + theirs.quiet else ours).text[held.start : held.end]
@@ -154,7 +137,9 @@ def changes(base: str, woven: str) -> Changes:
             others.append((c + 1, f"stands inside `{_short((inside or new[c]).partition(chr(10))[0])}`"))
         else:
             found.append(Gain(at, text, heads))
-    return Changes(found, comments, labels, others)
+    hidden = _hidden(base, found) if source else []
+    others += [(woven.count("\n", 0, woven.find(gain.text)) + 1, why) for gain, why in hidden]
+    return Changes([gain for gain in found if gain not in dict(hidden)], macros, spots, unread, others)
 
 
 def _held(*places: tuple[Scan, int, int]) -> Span | None:
@@ -243,16 +228,17 @@ def _places(base: str, block: Block, at: int) -> tuple[Place, ...]:
     return beside(once[: sum(end <= at for _, end in inside)], once[sum(start < at for start, _ in inside) :])
 
 
-def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
-    """The entries that list macros gained, each macro with its own; and the woven text without them."""
+def _macros(base: str, woven: str) -> tuple[list[str], Spots, str]:
+    """The entries that list macros gained, each macro with its own; their places; and the woven text without them."""
     parts: list[str] = []
+    spots: Spots = {}
     for old in DEFINE.finditer(base):
         twins = [new for new in DEFINE.finditer(woven) if new[1] == old[1]]
         theirs, ours = (ENTRY.findall(macro[2]) for macro in (old, *(twins if len(twins) == 1 else [old])))
         gained = []
         for a, b, c, d in hunks(theirs, ours):
             if a < b:
-                return parts, woven
+                return parts, spots, woven
             names = [entry[2:-1] for entry in theirs]
             for entry in ours[c:d]:
                 spots[old[1], entry[2:-1]] = beside(names[:a], names[a:])
@@ -263,7 +249,7 @@ def _macros(base: str, woven: str, spots: Spots) -> tuple[list[str], str]:
             names = [re.split(r"[,.]", entry[2:-1])[0] for entry in gained]
             parts += [f"#include <ATen/ops/{name}_ops.h>{ONLY}\n" for name in names]
             parts.append(f"#define {old[1]}(_) {' '.join(gained)}\n")
-    return parts, woven
+    return parts, spots, woven
 
 
 def _directives(text: str, found: list[Gain]) -> str:

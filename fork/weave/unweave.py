@@ -34,7 +34,7 @@ def unweave(path: str, base: str, states: Sequence[str]) -> tuple[list[str], Fra
 
     First by the structure of the file, then by its lines; whatever is found has been woven back.
     """
-    if path.endswith(COMPILED) and any(cpp_inverse.strange(base, state, path.endswith(OF_ITS_OWN)) for state in states):
+    if path.endswith(COMPILED) and any(reasons(path, base, state) for state in states):
         return None
     by_structure = INVERSES.get(PurePosixPath(path).suffix, lines.unweave)
     for inverse in (by_structure, _by_lines(path)):
@@ -123,7 +123,7 @@ def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
 def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     """Why `unweave` found nothing: lines of the branch, each with what it does; none where all could be told."""
     if path.endswith(COMPILED):
-        return cpp_inverse.strange(base, woven, path.endswith(OF_ITS_OWN))
+        return cpp_inverse.changes(base, woven, path.endswith(OF_ITS_OWN)).others
     old, new = base.splitlines(), woven.splitlines()
     changed = [
         (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
@@ -147,7 +147,7 @@ def additions(path: str, base: str, woven: str) -> str:
     starts = line_starts(base)
     added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
     if path.endswith(COMPILED):
-        added = [(gain.at, gain.text) for gain in cpp_inverse.kept(base, woven, path.endswith(OF_ITS_OWN))]
+        added = [(gain.at, gain.text) for gain in cpp_inverse.changes(base, woven, path.endswith(OF_ITS_OWN)).gains]
     text = base
     for at, block in reversed(added):
         text = text[:at] + block + text[at:]
