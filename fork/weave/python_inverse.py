@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
 
 from fork.cpp.difference import hunks
 from fork.weave.edit import Spots
 from fork.weave.file_kinds import beside
 from fork.weave.source import (
+    BODIES,
     Collection,
     Definition,
     Entry,
@@ -24,21 +24,19 @@ from fork.weave.source import (
     statements,
 )
 
-BODIES = ("body", "orelse", "finalbody")
-INDENT = 4
-
-
-class Changed(Exception):
-    """A node is another than it was, so insertions alone do not give the new file."""
+INDENT = " " * 4
+# For each definition that holds others, as in `Class.method.`, how often each statement's name stands there.
+Named = dict[str, Counter[str]]
 
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
-    """The fragment, and for each of its pieces the neighbours beside which it stands."""
+    """The fragment, and for each of its pieces the neighbours beside which it stands; where more than insertions gives
+    the woven text, it is found out when the fragment is woven."""
     try:
         inverse = _Inverse(parsed(base), parsed(woven))
-        text = inverse.scope(inverse.old.tree.body, inverse.new.tree.body, "", 0)
-    except (SyntaxError, Changed):
+    except SyntaxError:
         return None
+    text = inverse.scope(inverse.old.tree.body, inverse.new.tree.body, "")
     return "".join(inverse.imports) + ("\n\n" if inverse.imports and text else "") + text, inverse.spots
 
 
@@ -47,82 +45,68 @@ class _Inverse:
         self.old, self.new = old, new
         self.spots: Spots = {}
         self.imports: list[str] = []
+        self.named: Named = {}
 
-    def scope(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str, depth: int) -> str:
-        """What a module, class or function gained, as the text of a fragment at this depth of nesting."""
-        named = Counter(name for node in statements(olds) for name in {name_of(node), _one_line(node)})
-        blocks = self._body(olds, news, scope, depth, named)
-        return ("\n\n" if depth == 0 else "\n").join(blocks)
+    def scope(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str) -> str:
+        """What a module, class or function gained, as the text of a fragment, in which only those are nested."""
+        self.named[scope] = Counter(name for node in statements(olds) for name in {name_of(node), _one_line(node)})
+        return ("\n" if scope else "\n\n").join(self._body(olds, news, scope))
 
-    def _body(
-        self, olds: list[ast.stmt], news: list[ast.stmt], scope: str, depth: int, named: Counter[str]
-    ) -> list[str]:
+    def _body(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str) -> list[str]:
         blocks = []
         for a, b, c, d in hunks([ast.dump(node) for node in olds], [ast.dump(node) for node in news]):
             for old in olds[a:b]:
                 twin = next((n for n in range(c, d) if _alike(old, news[n])), None)
-                if twin is None:
-                    raise Changed
-                blocks += self._statements(news, c, twin, scope, depth, named)
-                blocks += self._inside(old, news[twin], scope, depth, named)
-                c = twin + 1
-            blocks += self._statements(news, c, d, scope, depth, named)
+                if twin is not None:
+                    blocks += self._statements(news, c, twin, scope)
+                    blocks += self._inside(old, news[twin], scope)
+                    c = twin + 1
+            blocks += self._statements(news, c, d, scope)
         return blocks
 
-    def _statements(
-        self, news: list[ast.stmt], start: int, end: int, scope: str, depth: int, named: Counter[str]
-    ) -> list[str]:
+    def _statements(self, news: list[ast.stmt], start: int, end: int, scope: str) -> list[str]:
         """The statements that are new in a row, and beside which others they stand."""
-        if not scope:
-            imports = [node for node in news[start:end] if isinstance(node, ast.Import | ast.ImportFrom)]
-            self.imports += [ast.unparse(node) + "\n" for node in imports]
-        run = [node for node in news[start:end] if scope or not isinstance(node, ast.Import | ast.ImportFrom)]
+        imports = [node for node in news[start:end] if isinstance(node, ast.Import | ast.ImportFrom)]
+        self.imports += [ast.unparse(node) + "\n" for node in imports]
+        run = [node for node in news[start:end] if node not in imports]
         if not run:
             return []
-        places = beside(*([_target(node, named) for node in near] for near in (news[:start][-1:], news[end : end + 1])))
-        container = scope.rstrip(".") or "file"
+        near = (news[:start][-1:], news[end : end + 1])
+        places = beside(*([_target(node, self.named[scope]) for node in nodes] for nodes in near))
         for node in run:
-            self.spots[container, known_by(node)] = places
-        by = depth * INDENT - run[0].col_offset
-        first = self.new.first_line(run[0])
-        text = self.new.reindented(first, self.new.after_line(run[-1]), by)
-        return [moved(text, by)]
+            self.spots[scope.rstrip(".") or "file", known_by(node)] = places
+        by = scope.count(".") * len(INDENT) - run[0].col_offset
+        return [moved(self.new.reindented(self.new.first_line(run[0]), self.new.after_line(run[-1]), by), by)]
 
-    def _inside(self, old: ast.stmt, new: ast.stmt, scope: str, depth: int, named: Counter[str]) -> list[str]:
+    def _inside(self, old: ast.stmt, new: ast.stmt, scope: str) -> list[str]:
         """What a statement gained that the base has too."""
-        name, collection = name_of(new), collection_of(new)
+        name, margin = name_of(new), INDENT * scope.count(".")
+        theirs, ours = collection_of(old), collection_of(new)
         if isinstance(old, Definition) and isinstance(new, Definition):
-            inner = self.scope(old.body, new.body, f"{scope}{name}.", depth + 1)
-            return [f"{' ' * INDENT * depth}{_head(new)}\n{inner}"]
+            return [f"{margin}{_head(new)}\n{self.scope(old.body, new.body, f'{scope}{name}.')}"]
         if isinstance(old, ast.ImportFrom) and isinstance(new, ast.ImportFrom):
             there = {ast.dump(alias) for alias in old.names}
             gained = [alias for alias in new.names if ast.dump(alias) not in there]
-            module = "." * new.level + (new.module or "")
-            self.imports += [f"from {module} import {', '.join(map(ast.unparse, gained))}\n"]
+            self.imports.append(ast.unparse(ast.ImportFrom(new.module, gained, new.level)) + "\n")
             return []
-        theirs = collection_of(old)
-        if collection is not None and theirs is not None:
-            return [self._entries(theirs, collection, name, scope, depth)]
-        blocks = []
-        for field in BODIES:
-            blocks += self._body(getattr(old, field, []), getattr(new, field, []), scope, depth, named)
-        return blocks
+        if theirs is not None and ours is not None:
+            # The weaver asks neither for the list's type nor for a call around it.
+            head = name if name == "return" else f"{name} ="
+            opening, closing = "{}" if isinstance(ours, ast.Dict | ast.Set) else "[]"
+            return [f"{margin}{head} {opening}\n{self._entries(theirs, ours, scope, name)}{margin}{closing}\n"]
+        bodies = [(getattr(old, field, []), getattr(new, field, [])) for field in BODIES]
+        return [block for olds, news in bodies for block in self._body(olds, news, scope)]
 
-    def _entries(self, old: Collection, new: Collection, name: str, scope: str, depth: int) -> str:
-        """The list with its new entries alone. The weaver asks neither for its type nor for a call around it."""
+    def _entries(self, old: Collection, new: Collection, scope: str, name: str) -> str:
         theirs, ours = elements(old), elements(new)
         keys = Counter(key for key, _, _ in theirs)
         called = [key if keys[key] == 1 else ast.unparse(first) for key, first, _ in theirs]
         lines = ""
-        for a, b, c, d in hunks(_dumps(theirs), _dumps(ours)):
-            if a < b:
-                raise Changed
+        for a, _, c, d in hunks(_dumps(theirs), _dumps(ours)):
             for key, first, last in ours[c:d]:
                 self.spots[scope + name, key] = beside(called[:a], called[a:])
-                lines += self.new.on_lines(first, last, (depth + 1) * INDENT)
-        opening, closing = "{}" if isinstance(new, ast.Dict | ast.Set) else "[]"
-        margin, head = " " * INDENT * depth, name if name == "return" else f"{name} ="
-        return f"{margin}{head} {opening}\n{lines}{margin}{closing}\n"
+                lines += self.new.on_lines(first, last, (scope.count(".") + 1) * len(INDENT))
+        return lines
 
 
 def _alike(old: ast.stmt, new: ast.stmt) -> bool:
@@ -130,18 +114,13 @@ def _alike(old: ast.stmt, new: ast.stmt) -> bool:
     if type(old) is not type(new) or name_of(old) != name_of(new):
         return False
     if isinstance(old, ast.ImportFrom) and isinstance(new, ast.ImportFrom):
-        return (old.module, old.level) == (new.module, new.level) and _within(old.names, new.names)
+        return (old.module, old.level) == (new.module, new.level)
     if isinstance(old, Definition) or (assigned(old) and collection_of(old) is not None):
         return True
     fields = [name for name in old._fields if name not in BODIES]
     return any(hasattr(old, field) for field in BODIES) and all(
         _text(getattr(old, name)) == _text(getattr(new, name)) for name in fields
     )
-
-
-def _within(old: Sequence[ast.AST], new: Sequence[ast.AST]) -> bool:
-    rest = iter(map(ast.dump, new))
-    return all(node in rest for node in map(ast.dump, old))
 
 
 def _text(value: object) -> str:

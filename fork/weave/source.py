@@ -16,6 +16,8 @@ Node = ast.stmt | ast.expr | ast.alias
 Entry = ast.expr | ast.alias
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
+BODIES = ("body", "orelse", "finalbody")
+
 
 def moved(text: str, by: int) -> str:
     """A text with its first line moved by columns."""
@@ -89,7 +91,7 @@ def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         yield node
         if not isinstance(node, Definition):
-            for field in ("body", "orelse", "finalbody"):
+            for field in BODIES:
                 yield from statements(getattr(node, field, []))
             for handler in getattr(node, "handlers", []):
                 yield from statements(handler.body)
