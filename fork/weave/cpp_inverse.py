@@ -78,18 +78,19 @@ def by_lines(base: str, woven: str, number: Callable[[tuple[Place, ...]], int]) 
         return None
     stripped, new = [line.strip() for line in base.splitlines()], woven.splitlines(keepends=True)
     spots: Spots = {}
-    parts = [_directives(base, made.gains)] if made.gains else []
-    for hunk in pieces.told_apart(stripped, made.unread):
+
+    def marked(hunk: Hunk, text: str) -> str:
         places = pieces.spot(stripped, hunk)
         name = f"piece {number(places)}"
         spots[name, ""] = places
-        text = "".join(new[hunk[2] : hunk[3]])
-        parts.append(f"#if 0{ONLY}\n// {name}\n{text}// end of piece\n#endif{ONLY}\n")
+        return f"// {name}\n{text}// end of piece\n"
+
+    parts = [_directives(base, made.gains)] if made.gains else []
+    for hunk in pieces.told_apart(stripped, made.unread):
+        parts.append(f"#if 0{ONLY}\n{marked(hunk, ''.join(new[hunk[2] : hunk[3]]))}#endif{ONLY}\n")
     for gain in made.gains:
-        places = pieces.beside(stripped, base.count("\n", 0, gain.at))
-        name = f"piece {number(places)}"
-        spots[name, ""] = places
-        parts.append(_framed(base, gain, f"// {name}\n{gain.text}// end of piece\n", ""))
+        line = base.count("\n", 0, gain.at)
+        parts.append(_framed(base, gain, marked((line, line, 0, 0), gain.text), ""))
     return "\n".join(parts), spots
 
 

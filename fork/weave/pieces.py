@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from fork.cpp.difference import Hunk, hunks
 from fork.weave.edit import Edit, Spots, line_starts
-from fork.weave.file_kinds import Place
+from fork.weave.file_kinds import Place, beside
 
 MARK = re.compile(r"^[ \t]*(?:#|//|\.\.|<!--) piece (\d+)(?: -->)?\n(.*?)^[^\n]* end of piece(?: -->)?$", re.M | re.S)
 SIGNS = {".md": "<!-- {} -->", ".rst": ".. {}", **dict.fromkeys((".h", ".cpp", ".cu", ".cuh", ".js", ".ts"), "// {}")}
@@ -52,9 +52,14 @@ def unweave(base: str, woven: str, number: Callable[[tuple[Place, ...]], int], s
 
 
 def spot(lines: Sequence[str], hunk: Hunk) -> tuple[Place, ...]:
-    """The places of a piece: beside lines, or in the place of those that it changes."""
+    """The places of a piece: of those lines that it changes, else behind and before as few lines as stand once."""
     a, b, _, _ = hunk
-    return beside(lines, a) if a == b else (Place("replaces", "\n".join(lines[a:b])),)
+    if a < b:
+        return (Place("replaces", "\n".join(lines[a:b])),)
+    above = (lines[n:a] for n in range(a - 1, -1, -1) if lines[n])
+    below = (lines[a:n] for n in range(a + 1, len(lines) + 1) if lines[n - 1])
+    once = [next(("\n".join(run) for run in runs if len(found(lines, run)) == 1), "") for runs in (above, below)]
+    return beside(once[:1], once[1:])
 
 
 def told_apart(lines: Sequence[str], changes: list[Hunk]) -> list[Hunk]:
@@ -74,22 +79,6 @@ def told_apart(lines: Sequence[str], changes: list[Hunk]) -> list[Hunk]:
                 break
         apart.append((a, b, c, d))
     return apart
-
-
-def beside(lines: Sequence[str], at: int) -> tuple[Place, ...]:
-    """The places behind and before as few lines as tell this spot from all others."""
-    places = []
-    for n in range(1, at + 1):
-        above = lines[at - n : at]
-        if above[0] and len(found(lines, above)) == 1:
-            places.append(Place("after", "\n".join(above)))
-            break
-    for n in range(1, len(lines) - at + 1):
-        below = lines[at : at + n]
-        if below[-1] and len(found(lines, below)) == 1:
-            places.append(Place("before", "\n".join(below)))
-            break
-    return tuple(places) or (Place("last"),)
 
 
 def found(lines: Sequence[str], wanted: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ from fork.errors import ForkError
 from fork.tree import HEADERS, KERNEL, SOURCES
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import cpp_inverse, lines, pieces, python_inverse, weave, yamls
-from fork.weave.edit import Spots, line_starts
+from fork.weave.edit import Spots
 from fork.weave.file_kinds import Fragment, Place
 
 # What PyTorch's own libraries are made of: a wheel has their machine code, so only whole additions can join it.
@@ -125,30 +125,21 @@ def reasons(path: str, base: str, woven: str) -> list[tuple[int, str]]:
     if path.endswith(COMPILED):
         return cpp_inverse.changes(base, woven, path.endswith(OF_ITS_OWN)).others
     old, new = base.splitlines(), woven.splitlines()
-    changed = [
-        (min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in hunks(old, new) if a < b
-    ]
-    if changed:
-        return changed
-    added = [(c, "\n".join(new[c:d])) for _, _, c, d in hunks(old, new)]
-    inside = [(c + 1, f"adds `{new[c].strip()}` to an entry") for c, text in added if not _is_list(text)]
-    return inside
+    found = hunks(old, new)
+    changed = [(min(c + 1, len(new)), f"changes or removes `{old[a].strip()}`") for a, b, c, _ in found if a < b]
+    inside = [(c, new[c]) for _, _, c, d in found if not _is_list("\n".join(new[c:d]))]
+    return changed or [(c + 1, f"adds `{line.strip()}` to an entry") for c, line in inside]
 
 
 def additions(path: str, base: str, woven: str) -> str:
-    """The base with what a branch added to it, and without what the branch changed."""
+    """The base with what a branch added to it, as far as a wheel can take that, and nothing that the branch changed."""
     if path in LISTS:
         found = yamls.unweave(base, woven)
         if found is None or not found[1]:
             return base
         first = {key: places[:1] for key, places in found[1].items()}
         return weave(path, base, found[0], Fragment(_shared(first)))
-    old, new = base.splitlines(keepends=True), woven.splitlines(keepends=True)
-    starts = line_starts(base)
-    added = [(starts[a], "".join(new[c:d])) for a, b, c, d in hunks(old, new) if a == b]
-    if path.endswith(COMPILED):
-        added = [(gain.at, gain.text) for gain in cpp_inverse.changes(base, woven, path.endswith(OF_ITS_OWN)).gains]
-    text = base
-    for at, block in reversed(added):
-        text = text[:at] + block + text[at:]
-    return text
+    gains = cpp_inverse.changes(base, woven, path.endswith(OF_ITS_OWN)).gains if path.endswith(COMPILED) else []
+    for gain in reversed(gains):
+        base = base[: gain.at] + gain.text + base[gain.at :]
+    return base
