@@ -45,10 +45,6 @@ class State:
     contents: Mapping[str, bytes | None]
     strange: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def title(self) -> str:
-        return self.message.partition("\n")[0]
-
 
 def start(checkout: Checkout, since: str | None) -> Start:
     """`since`, or the release tag or main branch from which the fewest commits lead to HEAD."""
@@ -204,7 +200,7 @@ def pull_requests(found: Sequence[State]) -> tuple[list[PullRequest], dict[str, 
         other = tuple(sorted(path for path in seen if contents.get(path, ...) != before.get(path, ...)))
         seen |= contents.keys()
         before = contents
-        name = said.pr or _unlike(_name(state), [pr.name for pr in prs])
+        name = said.pr or _unlike(_name(state, said.title), [pr.name for pr in prs])
         if said.pr and prs and prs[-1].split and prs[-1].name == name:
             there = prs[-1].commits
             own = _unlike(f"{name}.{said.commit}", [commit.name for commit in there])
@@ -226,10 +222,10 @@ def pull_requests(found: Sequence[State]) -> tuple[list[PullRequest], dict[str, 
     return prs, told
 
 
-def _name(state: State) -> str:
+def _name(state: State, title: str) -> str:
     """The name that its description gives a PR, else its title in small letters."""
     own = re.search(r"^\* \*\*(\w[\w-]*)\*\* \(this PR\)$", state.message, re.MULTILINE)
-    words = re.sub(r"[^a-z0-9]+", "-", state.title.lower()).strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     return own[1] if own else "uncommitted" if not state.commit else words[:40].strip("-") or "pr"
 
 

@@ -151,18 +151,13 @@ def _closed(found: set[Piece], there: Iterable[Piece]) -> set[Piece]:
 
 def _needed(own: set[Piece], there: Iterable[Piece]) -> set[Piece]:
     """These pieces, and what they use of the others."""
-    named: dict[str, list[Piece]] = {}
-    for piece in there:
-        if piece.name and piece.droppable:
-            named.setdefault(piece.name, []).append(piece)
-    found, todo = set(own), list(own)
-    while todo:
-        one = todo.pop()
-        for space, word in one.words:
-            for other in named.get(word, ()):
-                if other not in found and space in ("", other.space):
-                    found.add(other)
-                    todo.append(other)
+    rest = [piece for piece in there if piece.name and piece.droppable]
+    found = fresh = own
+    while fresh:
+        words = {word for piece in fresh for word in piece.words}
+        used = {piece for piece in rest if not words.isdisjoint({("", piece.name), (piece.space, piece.name)})}
+        fresh = used - found
+        found = found | fresh
     return found
 
 

@@ -128,34 +128,25 @@ def _macro(edit: Edit, name: str, entries: str) -> None:
 
 
 def _includes(edit: Edit, fragment: str) -> None:
-    theirs = list(INCLUDE.finditer(edit.base))
+    theirs = [*INCLUDE.finditer(edit.base)]
     names = {include[1] for include in theirs}
     new = [ours[1] for ours in INCLUDE.finditer(fragment) if ours[1] not in names]
     if new and not theirs:
         edit.problem(f"no include stands in the base beside which {new[0]} could go")
         return
-    group = False
+    gap = "\n"
     for name in new:
-        kin, begun = _beside(edit.base, theirs, name)
+        near = [_nearness(edit.base, include, name) for include in theirs]
+        kin = [include for include, value in zip(theirs, near) if value == max(near)]
         lower = [include for include in kin if include[1] < name]
-        if begun:
-            at = lower[-1].end() if lower else kin[0].start()
-            edit.insert(at, f"#include {name}\n")
-        else:
-            edit.insert(kin[-1].end(), f"{'' if group else chr(10)}#include {name}\n")
-            group = True
+        if "/" in name or max(near)[2]:
+            edit.insert(lower[-1].end() if lower else kin[0].start(), f"#include {name}\n")
+        else:  # The first of the system's headers, in a group of their own.
+            edit.insert(kin[-1].end(), f"{gap}#include {name}\n")
+            gap = ""
 
 
-def _beside(base: str, theirs: list[re.Match[str]], name: str) -> tuple[list[re.Match[str]], bool]:
-    """The includes that a new one belongs to, and whether they are its kind already."""
-    if "/" not in name:
-        depths = [len(scan(base).conditions(include.start())) for include in theirs]
-        plain = [include for include, depth in zip(theirs, depths) if depth == min(depths)]
-        system = [include for include in plain if "/" not in include[1]]
-        return (system, True) if system else (plain[-1:], False)
-    depth = max(_common_folders(include[1], name) for include in theirs)
-    return [include for include in theirs if _common_folders(include[1], name) == depth], True
-
-
-def _common_folders(one: str, other: str) -> int:
-    return len(os.path.commonprefix([one.split("/")[:-1], other.split("/")[:-1]]))
+def _nearness(base: str, include: re.Match[str], name: str) -> tuple[int, int, bool]:
+    """How many folders an include shares with a new one, on how few conditions it stands, and whether both have any."""
+    folders = os.path.commonprefix([include[1].split("/")[:-1], name.split("/")[:-1]])
+    return len(folders), -len(scan(base).conditions(include.start())), ("/" in include[1]) == ("/" in name)

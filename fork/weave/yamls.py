@@ -77,11 +77,6 @@ def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
     return "\n".join(blocks), spots
 
 
-def entries(text: str) -> dict[str, str]:
-    """The entries of a list by their whole schema, each with its lines."""
-    return {one.schema: text[one.start : one.end] for one in _entries(text)}
-
-
 def by_name(text: str) -> dict[str, str]:
     """The entries of a list by the names of their operators, with their overloads."""
     return {one.name: text[one.start : one.end] for one in _entries(text)}
