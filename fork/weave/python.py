@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
+import symtable
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,6 @@ from fork.weave.source import (
     Entry,
     Source,
     assigned,
-    bound_names,
     collection_of,
     elements,
     known_by,
@@ -173,12 +173,13 @@ class _Weaver:
 
     def imports(self) -> None:
         """Adds the imports that the base lacks."""
-        bound = bound_names(self.base.tree.body)
-        found = (node for node in self.ours.tree.body if isinstance(node, ast.Import | ast.ImportFrom))
-        for node in found:
-            for alias in () if _is_only(self.ours, node) else node.names:
-                if (alias.asname or alias.name.partition(".")[0]) not in bound:
-                    self._import(node, alias)
+        names = symtable.symtable(self.base.text, self.edit.path, "exec").get_symbols()
+        bound = {name.get_name() for name in names if name.is_assigned() or name.is_imported()}
+        for node in self.ours.tree.body:
+            if isinstance(node, ast.Import | ast.ImportFrom) and not _is_only(self.ours, node):
+                for alias in node.names:
+                    if (alias.asname or alias.name.partition(".")[0]) not in bound:
+                        self._import(node, alias)
 
     def _import(self, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> None:
         """Adds a name to the base's import from the same module, else a line in sorted place."""

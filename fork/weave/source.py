@@ -155,17 +155,6 @@ def key_of(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def bound_names(body: Sequence[ast.stmt]) -> set[str]:
-    """The names that a module binds at its top level."""
-    names: set[str] = set()
-    for node in statements(body):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-        else:
-            names.add(name_of(node))
-    return names
-
-
 def normal(code: str) -> str:
     """Code as `ast.unparse` writes it, where it is code, without the comma behind an entry."""
     try:

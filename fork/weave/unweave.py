@@ -91,22 +91,17 @@ def _merged(found: Sequence[Spots]) -> Spots | None:
 
 def _proven(path: str, base: str, states: list[tuple[str, str]], spots: Spots) -> Fragment | None:
     """The anchor with all places that give every state, byte for byte."""
-    fits = []
-    for n in (0, -1):
+
+    def gives(n: int) -> bool:
         anchor = Fragment(_shared({key: (places[n],) for key, places in spots.items()}))
-        if all(_gives(path, base, fragment, anchor, state) for fragment, state in states):
-            fits.append(n)
-    if not fits:
-        return None
-    chosen = {key: places if len(fits) == 2 else (places[fits[0]],) for key, places in spots.items()}
-    return Fragment(_shared(chosen))
+        try:
+            return all(weave(path, base, fragment, anchor) == state for fragment, state in states)
+        except ForkError:
+            return False
 
-
-def _gives(path: str, base: str, fragment: str, anchor: Fragment, state: str) -> bool:
-    try:
-        return weave(path, base, fragment, anchor) == state
-    except ForkError:
-        return False
+    fits = [n for n in (0, -1) if gives(n)]
+    chosen = {key: tuple(dict.fromkeys(places[n] for n in fits)) for key, places in spots.items()}
+    return Fragment(_shared(chosen)) if fits else None
 
 
 def _shared(spots: Spots) -> dict[str, tuple[Place, ...]]:
