@@ -130,10 +130,6 @@ class Scan:
         """Where each line begins, and where the text ends."""
         return [0, *(found.end() for found in re.finditer(r"\n", self.text))]
 
-    def number(self, at: int) -> int:
-        """The number of a line by an offset in it."""
-        return bisect_right(self.lines, at)
-
     def around(self, at: int) -> Span | None:
         """The comment, literal or directive in whose middle an offset is, where no line of its own can stand."""
         for spans in (self.directives, self.quiet):

@@ -41,7 +41,7 @@ def test_what_is_code() -> None:
 
 def test_directives_end_with_their_last_line() -> None:
     there = scan(TEXT)
-    assert [(one.kind, there.number(one.start)) for one in there.directives] == [
+    assert [(one.kind, there.lines.index(one.start) + 1) for one in there.directives] == [
         ("include", 1),
         ("define", 2),
         ("if", 15),

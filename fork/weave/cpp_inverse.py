@@ -210,12 +210,10 @@ def _short(line: str) -> str:
 
 def _whole(text: str) -> bool:
     """Whether every brace that the text closes was opened in it, and the other way round."""
-    depth = 0
-    for brace in re.findall(r"[{}]", code_of(text)):
-        depth += 1 if brace == "{" else -1
-        if depth < 0:
-            return False
-    return not depth
+    braces = "".join(re.findall(r"[{}]", code_of(text)))
+    while "{}" in braces:
+        braces = braces.replace("{}", "")
+    return not braces
 
 
 def _places(base: str, block: Block, at: int) -> tuple[Place, ...]:

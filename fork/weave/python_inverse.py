@@ -14,7 +14,6 @@ from fork.weave.source import (
     Definition,
     Entry,
     Source,
-    assigned,
     collection_of,
     elements,
     known_by,
@@ -111,21 +110,10 @@ class _Inverse:
 
 def _alike(old: ast.stmt, new: ast.stmt) -> bool:
     """Whether one statement can be the other with something put into it."""
-    if type(old) is not type(new) or name_of(old) != name_of(new):
-        return False
     if isinstance(old, ast.ImportFrom) and isinstance(new, ast.ImportFrom):
         return (old.module, old.level) == (new.module, new.level)
-    if isinstance(old, Definition) or (assigned(old) and collection_of(old) is not None):
-        return True
-    fields = [name for name in old._fields if name not in BODIES]
-    return any(hasattr(old, field) for field in BODIES) and all(
-        _text(getattr(old, name)) == _text(getattr(new, name)) for name in fields
-    )
-
-
-def _text(value: object) -> str:
-    nodes = value if isinstance(value, list) else [value]
-    return repr([ast.dump(node) if isinstance(node, ast.AST) else node for node in nodes])
+    holds = hasattr(old, "body") or collection_of(old) is not None
+    return holds and type(old) is type(new) and known_by(old) == known_by(new)
 
 
 def _dumps(entries: list[tuple[str, Entry, Entry]]) -> list[str]:

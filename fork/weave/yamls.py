@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from itertools import groupby
 
-from fork.weave.edit import Edit, Spots, above_comments, line_start, next_line
+from fork.weave.edit import Edit, Spots, above_comments
 from fork.weave.file_kinds import beside
 
 SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
+# Comments in the first column and blank lines belong to the entry below them.
+OF_THE_NEXT = re.compile(r"(?:^(?:#.*|[ \t]*)\n)*(?:^(?:#.*|[ \t]+))?\Z", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -47,18 +49,8 @@ def weave(edit: Edit, fragment: str) -> None:
 def _entries(text: str) -> list[Entry]:
     found = [*SCHEMA.finditer(text)]
     ends = [*(later.start() for later in found[1:]), len(text)]
-    return [Entry(one[1], one.start(), _end(text, one.start(), end)) for one, end in zip(found, ends)]
-
-
-def _end(text: str, start: int, limit: int) -> int:
-    """Comments in the first column and blank lines belong to the entry below them."""
-    while limit > next_line(text, start):
-        last = line_start(text, limit - 1)
-        line = text[last:limit]
-        if line.strip() and not line.startswith("#"):
-            break
-        limit = last
-    return limit
+    wholes = [OF_THE_NEXT.sub("", text[one.start() : end]) for one, end in zip(found, ends)]
+    return [Entry(one[1], one.start(), one.start() + len(whole)) for one, whole in zip(found, wholes)]
 
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
