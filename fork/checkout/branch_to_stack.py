@@ -142,10 +142,7 @@ def _rules(kind: Fragment) -> dict[str, Any]:
     rules: dict[str, Any] = {}
     for key, places in kind.places.items():
         spots = [str(place) for place in places]
-        value = spots if len(spots) > 1 else spots[0]
         container, _, piece = key.partition(": ")
-        if piece:
-            rules.setdefault(container, {})[piece] = value
-        else:
-            rules[container] = value
+        where = rules.setdefault(container, {}) if piece else rules
+        where[piece or container] = spots if spots[1:] else spots[0]
     return rules

@@ -64,13 +64,9 @@ class Checkout:
         whole = f"git -C {shlex.quote(str(self.path))} fetch --refetch --no-filter"
         return ForkError(f"{self.path} is a partial clone and lacks a text of {path}: `{whole}` brings all of them")
 
-    def files(self, commit: str) -> Mapping[str, tuple[str, str]]:
-        """Path -> mode and blob of every file of a commit, which is told by its hash."""
-        return _files(self.path, commit)
-
     def contents_at(self, commit: str, paths: Iterable[str]) -> dict[str, bytes]:
         """What these files hold in a commit, as far as it has them, by one process."""
-        known = self.files(commit)
+        known = files_of(self.path, commit)
         return self.contents({path: known[path][1] for path in paths if path in known})
 
     def read_at(self, commit: str, path: str) -> str | None:
@@ -103,7 +99,7 @@ class Checkout:
                     lines.append(f"0 {'0' * 40}\t{path}\n")
                     continue
                 blob = self.git("hash-object", "-w", "--stdin", stdin=text).strip()
-                mode = self.files(self.head).get(path, ("100644", ""))[0]
+                mode = files_of(self.path, self.head).get(path, ("100644", ""))[0]
                 lines.append(f"{mode} {blob}\t{path}\n")
             self.git("update-index", "--add", "--index-info", stdin="".join(lines), **index)
             tree = self.git("write-tree", **index).strip()
@@ -111,7 +107,8 @@ class Checkout:
 
 
 @lru_cache(maxsize=4)
-def _files(path: Path, commit: str) -> Mapping[str, tuple[str, str]]:
+def files_of(path: Path, commit: str) -> Mapping[str, tuple[str, str]]:
+    """Path -> mode and blob of every file of a commit, which is told by its hash."""
     listing = _git(path, "ls-tree", "-r", "-z", "--full-tree", commit).decode(errors="surrogateescape").split("\0")
     rows = (line.split("\t", 1) for line in listing if line)
     return {path: (meta.split()[0], meta.split()[2]) for meta, path in rows}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
 
-from fork.checkout.git import Checkout
+from fork.checkout.git import Checkout, files_of
 from fork.cpp.difference import hunks
 from fork.cpp.scan import Scan, scan
 from fork.errors import ForkError
@@ -82,8 +82,8 @@ class Tree:
     @cached_property
     def texts(self) -> dict[str, str]:
         """The files of PyTorch's libraries, read at once: a process for each takes longer than the compiler."""
-        files = (path for path in self.checkout.files(self.release) if path.startswith(LIBRARIES))
-        sources = [path for path in files if path.endswith((*SOURCES, KERNEL, *HEADERS))]
+        there = (path for path in files_of(self.checkout.path, self.release) if path.startswith(LIBRARIES))
+        sources = [path for path in there if path.endswith((*SOURCES, KERNEL, *HEADERS))]
         found = self.checkout.contents_at(self.release, sources)
         return {path: text.decode(errors="replace") for path, text in found.items()}
 

@@ -89,7 +89,11 @@ class Branch(Series):
             start = self.anchors[path]
             assert isinstance(start, Whole)
             own = Counter(start.text.splitlines())
-            shares = {other: _share(own, text) for other, text in sources.items() if other not in found.values()}
+            shares = {
+                other: (own & text).total() / max(own.total(), text.total(), 1)
+                for other, text in sources.items()
+                if other not in found.values()
+            }
             best = max(shares, key=lambda other: (shares[other], other), default="")
             if best and shares[best] >= HALF:
                 found[path] = best
@@ -189,7 +193,3 @@ def _problems(path: str, contents: list[bytes | None]) -> list[str]:
 
 def _is_source(path: str) -> bool:
     return kind_of(path) in (Kind.SOURCE, Kind.KERNEL)
-
-
-def _share(one: Counter[str], other: Counter[str]) -> float:
-    return (one & other).total() / max(one.total(), other.total(), 1)

@@ -200,10 +200,8 @@ def _replaced(text: str, spans: Sequence[Span], by: Callable[[str], str]) -> str
     return "".join([*parts, text[at:]])
 
 
-@lru_cache(maxsize=64)
-def scan(text: str) -> Scan:
-    """The last files are kept: one is looked at several times in a row."""
-    return Scan(text)
+# The last files are kept: one is looked at several times in a row.
+scan = lru_cache(maxsize=64)(Scan)
 
 
 def code_of(text: str) -> str:

@@ -47,9 +47,6 @@ class Piece:
         """Whether it names one of these, with the namespace in front or without."""
         return any(("", name) in self.words or (space and (space, name) in self.words) for space, name in names)
 
-    def has(self, names: Collection[str]) -> bool:
-        return not {word for _, word in self.words}.isdisjoint(names)
-
 
 @lru_cache(maxsize=16)
 def pieces(text: str) -> tuple[Piece, ...]:
@@ -107,7 +104,7 @@ def sliced(before: str, after: str, names: Collection[str] | None = ()) -> Slice
         piece
         for piece in (*old, *new)
         if piece.droppable and piece not in tables[0] + tables[1]
-        if names is None or piece.said not in known or piece.has(names)
+        if names is None or piece.said not in known or any(word in names for _, word in piece.words)
     }
     concerned = _closed(concerned, (*old, *new))
     used = {word for piece in new if piece not in tables[1] for _, word in piece.words}

@@ -70,22 +70,17 @@ class Edit:
         if places is None:
             self.problem(f"{container!r} has no anchor")
             return None
-        twice = ""
+        missed: list[tuple[str, int]] = []
         for place in places:
-            if not place.target:
-                return place, None
-            hits = find(place.target)
+            hits = find(place.target) if place.target else [None]
             if len(hits) == 1:
                 return place, hits[0]
-            if hits:
-                twice = twice or f"anchor '{place}' in {container!r} found {len(hits)} times"
-        if twice:
-            self.problem(twice)
-            return None
-        names = " or ".join(f"'{place}'".replace("\n", " | ") for place in places)
-        nearest = self._nearest(places[-1].target, find)
+            missed.append((f"'{place}'".replace("\n", " | "), len(hits)))
+        twice = next((one for one in missed if one[1]), None)
+        names, count = twice or (" or ".join(name for name, _ in missed), 0)
+        nearest = None if twice else self._nearest(places[-1].target, find)
         advice = f" (did you mean {nearest!r}?)" if nearest else ""
-        self.problem(f"anchor {names} in {container!r} found 0 times{advice}")
+        self.problem(f"anchor {names} in {container!r} found {count} times{advice}")
         return None
 
     def _nearest(self, target: str, find: Callable[[str], Sequence[T]]) -> str | None:

@@ -80,10 +80,8 @@ class Source:
         return "".join(" " * column + line.lstrip() for line in [*above.splitlines(keepends=True), f"{entry},\n"])
 
 
-@lru_cache(maxsize=4)
-def parsed(text: str) -> Source:
-    """The last few files are kept: one is woven several times in a row."""
-    return Source(text)
+# The last few files are kept: one is woven several times in a row.
+parsed = lru_cache(maxsize=4)(Source)
 
 
 def statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
