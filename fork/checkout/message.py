@@ -47,6 +47,5 @@ def messages(series: Series, pr: PullRequest) -> list[Message]:
     if not pr.split:
         return [Message(series.description(pr))]
     whole = series.description(pr) if series.said(pr) is not None else ""
-    names = [commit.name.partition(".")[2] for commit in pr.commits]
-    found = [Message(series.description(commit), pr.name, name) for commit, name in zip(pr.commits, names)]
+    found = [Message(series.description(one), pr.name, one.name.partition(".")[2]) for one in pr.commits]
     return [replace(found[0], whole=whole), *found[1:]]

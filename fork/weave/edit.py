@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import TypeVar
 
 from fork.weave.file_kinds import Place
@@ -46,18 +46,15 @@ class Edit:
         self, container: str, pieces: Sequence[tuple[str, S]], find: Callable[[str], Sequence[T]]
     ) -> Iterator[tuple[list[S], bool, T | None]]:
         """The pieces that go to one place together, whether before what stands there, and this: see `choose`."""
-        runs: list[tuple[str, list[S]]] = []
+        keyed: list[tuple[str, S]] = []
         for name, piece in pieces:
-            key = f"{container}: {name}"
-            key = key if key in self.places else container
-            self.used.add(key)
-            if runs and self.places.get(key) == self.places.get(runs[-1][0]):
-                runs[-1][1].append(piece)
-            else:
-                runs.append((key, [piece]))
-        for key, run in runs:
-            if chosen := self.choose(key, find):
-                yield run, chosen[0].relation == "before", chosen[1]
+            own = f"{container}: {name}"
+            keyed.append((own if own in self.places else container, piece))
+        self.used |= {key for key, _ in keyed}
+        for _, run in groupby(keyed, key=lambda one: self.places.get(one[0])):
+            keys, together = zip(*run)
+            if chosen := self.choose(keys[0], find):
+                yield list(together), chosen[0].relation == "before", chosen[1]
 
     def choose(self, container: str, find: Callable[[str], Sequence[T]]) -> tuple[Place, T | None] | None:
         """The first place of a container that the base has, with what stands there.
