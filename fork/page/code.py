@@ -5,34 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from html import escape
-from itertools import groupby
 
 from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
 from pygments.lexer import Lexer
 from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
 from pygments.lexers.special import TextLexer
-from pygments.token import Comment, Keyword, Name, Number, Operator, String, _TokenType, is_token_subtype
+from pygments.style import Style
+from pygments.token import Comment, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
 from fork.cpp.difference import Hunk, hunks
 
 CONTEXT = 4
-# The page's classes of colours. The first kind that contains a token's kind gives its class.
-COLOURS = (
-    (Comment.PreprocFile, "s"),
-    (Comment.Preproc, "w"),
-    (Comment, "c"),
-    (Keyword, "w"),
-    (Operator.Word, "w"),
-    (String, "s"),
-    (Number, "d"),
-    (Name.Function, "f"),
-    (Name.Class, "f"),
-    (Name.Decorator, "f"),
-    (Name.Tag, "f"),
-)
+
+
+class Colours(Style):
+    """Those that page.css has, light and dark."""
+
+    styles = {
+        Comment: "italic var(--note)",
+        Comment.Preproc: "noitalic var(--word)",
+        Comment.PreprocFile: "noitalic var(--text)",
+        **dict.fromkeys((Keyword, Operator.Word), "var(--word)"),
+        String: "var(--text)",
+        Number: "var(--count)",
+        **dict.fromkeys((Name.Function, Name.Class, Name.Decorator, Name.Tag), "var(--name)"),
+    }
+
+
+# Without classes, since most tokens have no colour, and a class for each would make a page three times as large.
+FORMATTER = HtmlFormatter(nowrap=True, noclasses=True, style=Colours)
 
 
 @dataclass(frozen=True)
@@ -46,21 +51,8 @@ class Row:
 
 
 def coloured(lexer: Lexer, text: str) -> list[Markup]:
-    """The lines of a text as HTML. A token of several lines is closed and opened again at each end of line."""
-    lines = [""]
-    for name, tokens in groupby(lexer.get_tokens(text), key=lambda token: _colour(token[0])):
-        for n, part in enumerate("".join(words for _, words in tokens).split("\n")):
-            if n:
-                lines.append("")
-            if part:
-                part = escape(part, quote=False)
-                lines[-1] += f'<span class="{name}">{part}</span>' if name else part
-    return [Markup(line) for line in lines]
-
-
-@cache
-def _colour(kind: _TokenType) -> str:
-    return next((name for colour, name in COLOURS if is_token_subtype(kind, colour)), "")
+    """The lines of a text as HTML, each with elements of its own."""
+    return list(map(Markup, highlight(text, lexer, FORMATTER).split("\n")))
 
 
 def language(name: str) -> Lexer:

@@ -35,18 +35,6 @@ class Change:
     def rows(self) -> list[Row]:
         return rows(self.path, self.before, self.after)
 
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.path).name
-
-    @property
-    def added(self) -> int:
-        return sum(row.kind == "+" for row in self.rows)
-
-    @property
-    def removed(self) -> int:
-        return sum(row.kind == "-" for row in self.rows)
-
 
 @dataclass(frozen=True)
 class Content:
@@ -65,12 +53,8 @@ class Content:
     split: bool = False
 
     @property
-    def added(self) -> int:
-        return sum(change.added for change in self.changes or ())
-
-    @property
-    def removed(self) -> int:
-        return sum(change.removed for change in self.changes or ())
+    def rows(self) -> list[Row]:
+        return [row for change in self.changes or () for row in change.rows]
 
     @property
     def folders(self) -> list[tuple[str, list[Change]]]:
@@ -89,10 +73,8 @@ def content(series: Series, base: Base, one: PullRequest | Commit, whole: bool) 
     words = {"+": "new", "~": "changed", "-": "dropped"}
     counts = ", ".join(f"{marks[mark]} {word}" for mark, word in words.items() if marks[mark]) or "no"
     size = f"{counts} {'file' if len(one.paths) == 1 else 'files'}"
-    if not whole:
-        return Content(one.place, one.name, one.title, description, size)
-    result = results(series, series.root / "build", one)
-    changes = [_change(series, base, one, path) for path in one.paths]
+    result = results(series, series.root / "build", one) if whole else None
+    changes = [_change(series, base, one, path) for path in one.paths] if whole else None
     return Content(one.place, one.name, one.title, description, size, result, changes)
 
 
@@ -101,13 +83,7 @@ def _change(series: Series, base: Base, commit: Commit, path: str) -> Change:
     earlier = series.state(series.commits[place - 1]).get(path) if place else None
     now = series.state(commit).get(path)
     kind = series.kind(path)
-    shipped = (
-        kind.start.decode(errors="replace")
-        if isinstance(kind, Whole)
-        else None
-        if isinstance(kind, New)
-        else base.read(path)
-    )
+    shipped = kind.start.decode(errors="replace") if isinstance(kind, Whole) else base.read(path)
     where, whole = series.where(commit, path), isinstance(kind, New) or shipped is not None
     gone = path in series.gone(commit)
     if not whole:

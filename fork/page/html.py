@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from fork.engine.wheel import base as bases
 from fork.page import markdown
-from fork.page.content import Change, Content, content
-from fork.page.markdown import Text
+from fork.page.content import Content, content
 from fork.series import MARKS, Commit, PullRequest, Series
 
 HERE = Path(__file__).parent
@@ -43,8 +42,10 @@ def render(title: str, about: str, prs: Sequence[Content]) -> str:
         described = _with_links_to_prs(pr.description, names)
         texts[pr.name] = markdown.render(described, f"{pr.name}/PR.md-", links).html
         for change in pr.changes or ():
-            id = f"{pr.name}/{change.path}"
-            documents[id] = _document(id, change, links)
+            # A document as it reads after the PR; a piece of one is not a text to read.
+            if change.whole and change.after and change.path.endswith(".md"):
+                id, folder = f"{pr.name}/{change.path}", str(PurePosixPath(change.path).parent)
+                documents[id] = markdown.render(change.after, f"{id}-", links, shift=3, folder=folder)
     states = ["", *(pr.name for pr in prs if not pr.split), ""]
     return environment.get_template("page.html.jinja").render(
         title=title,
@@ -73,11 +74,3 @@ def _with_links_to_prs(text: str, names: Sequence[str]) -> str:
     """In the list of the stack, whose lines are `* NAME` or `* **NAME** (this PR)`, each name leads to its PR."""
     known = "|".join(map(re.escape, names))
     return re.sub(rf"^\* (\*\*)?({known})(\*\*)?(?= \(this PR\)$|$)", r"* \1[\2](#\2)\3", text, flags=re.MULTILINE)
-
-
-def _document(id: str, change: Change, links: Mapping[str, str]) -> Text | None:
-    """A document as it reads after the PR; a piece of one is not a text to read."""
-    path = PurePosixPath(change.path)
-    if not change.whole or not change.after or path.suffix != ".md":
-        return None
-    return markdown.render(change.after, f"{id}-", links, shift=3, folder=str(path.parent))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from posixpath import join, normpath
 
@@ -24,10 +24,10 @@ MATHEMATICS = LatexToMathML(continue_on_error=True)
 
 @dataclass(frozen=True)
 class Text:
-    """A text as HTML, and its headings: level, id and words."""
+    """A text as HTML, and its headings of the second level: id and words."""
 
     html: Markup
-    headings: Sequence[tuple[int, str, Markup]] = ()
+    headings: Sequence[tuple[str, Markup]]
 
 
 def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, folder: str = "") -> Text:
@@ -39,32 +39,20 @@ def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, fol
     """
     parser = _parser(prefix)
     tokens = parser.parse(text)
-    ids = {str(token.attrGet("id")) for token in tokens if token.type == "heading_open"}
-
-    def target(address: str) -> str | None:
-        if address.startswith("#") and prefix + address[1:] in ids:
-            return f"#{prefix}{address[1:]}"
-        return leads(address, links, folder)
-
+    ids = [str(token.attrGet("id")) for token in tokens if token.type == "heading_open"]
+    links = {**links, **{f"#{id.removeprefix(prefix)}": f"#{id}" for id in ids}}
     headings = []
-    for token, inside in zip(tokens, [*tokens[1:], None]):
-        if token.type == "heading_open" and inside:
-            words = Markup(parser.renderer.render(inside.children or [], parser.options, {}))
-            headings.append((int(token.tag[1]), str(token.attrGet("id")), words))
+    for n, token in enumerate(tokens):
+        if token.type == "heading_open" and token.tag == "h2":
+            words = Markup(parser.renderer.render(tokens[n + 1].children or [], parser.options, {}))
+            headings.append((str(token.attrGet("id")), words))
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + shift, 6)}"
         if token.type == "fence" and token.info.strip() == "math":
             token.type = "math_block"
         if token.type == "inline":
-            token.children = _linked(token.children or [], target, links)
+            token.children = _linked(token.children or [], links, folder)
     return Text(Markup(parser.renderer.render(tokens, parser.options, {})), headings)
-
-
-def leads(address: str, links: Mapping[str, str], folder: str) -> str | None:
-    """Where a link of a text in `folder` goes from the page, None where the page has no such place."""
-    if address in links or re.match(r"https?://", address):
-        return links.get(address, address)
-    return links.get(normpath(join(folder, address.partition("#")[0])))
 
 
 def _parser(prefix: str) -> MarkdownIt:
@@ -92,13 +80,16 @@ def _fence(renderer: RendererHTML, tokens: Sequence[Token], n: int, options: Opt
     return "<pre><code>" + "\n".join(lines) + "</code></pre>\n"
 
 
-def _linked(tokens: Sequence[Token], target: Callable[[str], str | None], links: Mapping[str, str]) -> list[Token]:
-    """The same words with their links led to where they go on this page."""
+def _linked(tokens: Sequence[Token], links: Mapping[str, str], folder: str) -> list[Token]:
+    """The same words with their links led to where they go on this page, and to nowhere where it has no such place."""
     found, depth = [], 0
     for token in tokens:
         if token.type == "link_open":
-            address = target(str(token.attrGet("href")))
-            token.attrs = {"href": address} if address else {}
+            address = str(token.attrGet("href"))
+            file = normpath(join(folder, address.partition("#")[0]))
+            outside = address if re.match(r"https?://", address) else None
+            place = links.get(address) or outside or links.get(file)
+            token.attrs = {"href": place} if place else {}
             depth += 1
         elif token.type == "link_close":
             depth -= 1

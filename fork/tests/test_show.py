@@ -227,18 +227,19 @@ def test_rows_have_the_lines_of_both_sides_in_order() -> None:
 
 
 def test_colours_of_a_token_of_several_lines() -> None:
-    text = 'def f(x):\n    """One\n    & two."""\n    return 1  # end\n'
+    text = 'def f(x):\n    """One\n    & two."""\n    return 1\n# end\n'
     assert_expected_inline(
         "\n".join(coloured(language("python"), text)),
         """\
-<span class="w">def</span> <span class="f">f</span>(x):
-    <span class="s">\"\"\"One</span>
-<span class="s">    &amp; two.\"\"\"</span>
-    <span class="w">return</span> <span class="d">1</span>  <span class="c"># end</span>
+<span style="color: var(--word)">def</span> <span style="color: var(--name)">f</span>(x):
+    <span style="color: var(--text)">\"\"\"One</span>
+<span style="color: var(--text)">    &amp; two.\"\"\"</span>
+    <span style="color: var(--word)">return</span> <span style="color: var(--count)">1</span>
+<span style="color: var(--note); font-style: italic"># end</span>
 """,
     )
     (header,) = rows("a.h", "", "class A;")
-    assert header.code == '<span class="w">class</span> <span class="f">A</span>;'
+    assert header.code == '<span style="color: var(--word)">class</span> <span style="color: var(--name)">A</span>;'
     assert coloured(language("of no name"), "a < b\n") == ["a &lt; b", ""]
 
 
@@ -280,7 +281,7 @@ on with <a href="https://example.org">a link</a>, <strong>bold</strong> and 2 * 
 </tr>
 </tbody>
 </table></div>
-<pre><code>x = <span class="s">"&lt;&amp;&gt;"</span>
+<pre><code>x = <span style="color: var(--text)">"&lt;&amp;&gt;"</span>
 </code></pre>
 <p>&lt;b&gt;Raw&lt;/b&gt; !<a href="https://example.org/x.png">image</a> for $5-$6,
 and <span class="math inline"><math><msup><mi>x</mi><mn>2</mn></msup></math></span></p>
