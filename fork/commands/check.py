@@ -74,8 +74,4 @@ def linted(args: argparse.Namespace, series: Series) -> list[str]:
     tip = commit_steps(checkout, weave_steps(checkout, series, series.find()), **who)
     # One folder for all checkouts: PyTorch's linters take hundreds of megabytes.
     shared = args.build.absolute() if args.build else checkouts(args.root).parent
-    report = lint.lint(checkout, tip, shared, args.linters.split(",") if args.linters else ())
-    print(f"{'linters':16} {' '.join(report.ran) or 'none'} ran", flush=True)
-    for linter in report.left_out:
-        print(f"{'left out':16} {linter}", flush=True)
-    return list(report.found)
+    return lint.lint(checkout, tip, shared, args.linters.split(",") if args.linters else ())

@@ -20,7 +20,6 @@ from fork.page import html
 from fork.tests.helpers import Tool, committed, git, write
 from fork.tests.tiny import NATIVE, STACK, UPSTREAM
 from fork.verify import lint, soundness
-from fork.verify.lint import Report
 from fork.verify.prefix import Result
 
 VALUES = {"--root": "ROOT", "--checkout": "TREE", "--since": "main", "--pr": "1", "--torch": "2.13.0", "--cuda": "on"}
@@ -65,7 +64,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     monkeypatch.setattr(compat, "_try", lambda *_: compat.Row("", "", "", "", True))
     monkeypatch.setattr(soundness, "problems", lambda *_: [])
     monkeypatch.setattr(check, "build_and_test", lambda *_: Result("", "", ()))
-    monkeypatch.setattr(lint, "lint", lambda *_: Report((), (), ()))
+    monkeypatch.setattr(lint, "lint", lambda *_: [])
     monkeypatch.setattr(new, "_refuse_name", lambda *_: None)
     monkeypatch.setattr(html, "page", lambda *_: "")
     places = {"ROOT": tmp_path / "root", "TREE": tree, "DIR": tmp_path / "dir"}

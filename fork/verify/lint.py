@@ -55,19 +55,11 @@ class Linter:
     lacks: str = ""
 
 
-@dataclass(frozen=True)
-class Report:
-    """What the linters found in the stack's lines, which of them ran, and why others did not."""
+def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ()) -> list[str]:
+    """What linters find in the lines between the checkout's head and the commit `tip`; `folder` keeps the linters.
 
-    found: tuple[str, ...]
-    ran: tuple[str, ...]
-    left_out: tuple[str, ...]
-
-
-def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ()) -> Report:
-    """Lints what lies between the checkout's head and the commit `tip`; `folder` keeps the linters.
-
-    `wanted` names some linters by their codes. The checkout is only read: the linters run on a copy of `tip`.
+    `wanted` names some linters by their codes. The checkout is only read: the linters run on a copy of `tip`. Prints
+    which of them ran, and why others did not.
     """
     text = checkout.read_at(tip, CONFIG)
     if text is None:
@@ -88,15 +80,19 @@ def lint(checkout: Checkout, tip: str, folder: Path, wanted: Sequence[str] = ())
         able = [linter for linter in linters if not linter.lacks]
         clock.step("installed", f"{len(able)} linters")
         try:
-            messages = _messages(home, able, tree, sorted(lines))
+            # A process for each, which takes no longer than one for all and tells when it has ended.
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                told = pool.map(lambda linter: _lintrunner(home, linter, tree, sorted(lines)), able)
+                messages = [message for found in told for message in found]
         finally:
             _stop_daemon(tree)
     failed = {message["code"]: _last_words(message["description"]) for message in messages if not message["path"]}
-    left_out = [f"{linter.code}: {linter.lacks}" for linter in linters if linter.lacks]
-    left_out += not_made
-    left_out += [f"{code}: it failed: {reason}" for code, reason in failed.items()]
-    ran = tuple(linter.code for linter in able if linter.code not in failed)
-    return Report(tuple(sorted(set(_caused(messages, lines, tree)))), ran, tuple(left_out))
+    ran = [linter.code for linter in able if linter.code not in failed]
+    print(f"{'linters':16} {' '.join(ran) or 'none'} ran", flush=True)
+    left_out = [f"{linter.code}: {linter.lacks}" for linter in linters if linter.lacks] + not_made
+    for reason in (*left_out, *(f"{code}: it failed: {words}" for code, words in failed.items())):
+        print(f"{'left out':16} {reason}", flush=True)
+    return sorted(set(_caused(messages, lines, tree)))
 
 
 def touched(checkout: Checkout, tip: str) -> dict[str, set[int] | None]:
@@ -190,31 +186,19 @@ def _install(linters: Sequence[Linter], folder: Path) -> tuple[Path, list[Linter
     return home, [replace(linter, lacks=lacks.get(linter.code, linter.lacks)) for linter in linters]
 
 
-def _messages(home: Path, linters: Sequence[Linter], tree: Path, paths: Sequence[str]) -> list[dict[str, Any]]:
-    """What lintrunner prints, one message a line; a message without a path is of a linter that failed."""
-    for linter in linters:
-        if linter.program:
-            (tree / linter.program).parent.mkdir(parents=True, exist_ok=True)
-            (tree / linter.program).symlink_to(home / "bin" / Path(linter.program).name)
-
-    def run(linter: Linter) -> list[dict[str, Any]]:
-        clock = Clock(16)
-        found = _lintrunner(home, linter, tree, paths)
-        clock.step("linted", linter.code)
-        return found
-
-    # A process for each, which takes no longer than one for all and tells when it has ended.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [message for found in pool.map(run, linters) for message in found]
-
-
 def _lintrunner(home: Path, linter: Linter, tree: Path, paths: Sequence[str]) -> list[dict[str, Any]]:
+    """What lintrunner prints, one message a line; a message without a path is of a linter that failed."""
+    clock = Clock(16)
+    if linter.program:
+        (tree / linter.program).parent.mkdir(parents=True, exist_ok=True)
+        (tree / linter.program).symlink_to(home / "bin" / Path(linter.program).name)
     data = home / "data" / linter.code
     data.mkdir(parents=True, exist_ok=True)
     command = [toolchain.which("lintrunner"), f"--configs={CONFIG}", f"--data-path={data}", "--output=json"]
     search = os.pathsep.join([str(home / "bin"), str(Path(command[0]).parent), os.environ.get("PATH", "")])
     variables = process.outside() | {"PATH": search}
     done = process.attempt([*command, "--take", linter.code, "--", *paths], cwd=tree, env=variables)
+    clock.step("linted", linter.code)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode and not lines:
         errors = [line.partition("error:")[2].strip() for line in done.stderr.splitlines() if "error:" in line]
@@ -234,24 +218,23 @@ def _caused(messages: Iterable[Mapping[str, Any]], lines: Mapping[str, set[int] 
     """The messages about the stack's lines; one about a whole file counts where the file is new."""
     for message in messages:
         path = os.path.relpath(tree / message["path"], tree) if message["path"] else ""
-        if path not in lines:
-            continue
-        mine, line = lines[path], message["line"]
-        if message.get("replacement") is not None:
-            line = next(_changed(message["original"], message["replacement"], mine), None)
-            if line is None:
-                continue
-        if mine is None or line in mine:
-            yield f"{path}:{line or 1}: {message['code']}: {_first_line(message)}"
+        if path in lines:
+            mine, said = lines[path], (message.get("description") or "").strip().splitlines()
+            of_ours = [line for line in _places(message) if mine is None or line in mine]
+            if of_ours:
+                what = ": ".join([message["name"], *(line.strip() for line in said[:1])])
+                yield f"{path}:{of_ours[0] or 1}: {message['code']}: {what}"
 
 
-def _changed(original: str, replacement: str, mine: set[int] | None) -> Iterator[int]:
-    """The lines of ours that a formatter would replace; an insertion belongs to the lines around it."""
-    before, after = original.splitlines(), replacement.splitlines()
+def _places(message: Mapping[str, Any]) -> Iterator[int | None]:
+    """The lines that a message is about; of a formatter those that it would replace, or those around an insertion."""
+    if message.get("replacement") is None:
+        yield message["line"]
+        return
+    before, after = message["original"].splitlines(), message["replacement"].splitlines()
     for start, end, _, _ in hunks(before, after):
-        span = range(start + 1, end + 1) if end > start else range(start, start + 2)
-        yield from (line for line in span if mine is None or line in mine)
-    if mine is None and before == after and original != replacement:
+        yield from range(start + 1, end + 1) if end > start else range(start, start + 2)
+    if before == after:  # but for the newline at its end
         yield len(before)
 
 
@@ -259,8 +242,3 @@ def _last_words(description: str) -> str:
     """What a linter that failed wrote last to its standard error, of all that lintrunner tells."""
     lines = description.partition("STDERR:")[2].partition("STDOUT:")[0].split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
-
-
-def _first_line(message: Mapping[str, Any]) -> str:
-    said = (message.get("description") or "").strip().splitlines()
-    return f"{message['name']}: {said[0].strip()}" if said else str(message["name"])
