@@ -128,7 +128,7 @@ def test_every_state_is_tested_and_a_failure_is_a_fault(tmp_path: Path, monkeypa
     def tested(series: Series, commit: Commit, folder: Path, everything: bool) -> Result:
         seen.append(commit.name)
         run = Run("test/test_x.py", "Ran 2 tests", 1.0, passed=commit.name != "plain")
-        return Result(commit.name, "2.13.0", (run,))
+        return Result("2.13.0", (run,))
 
     monkeypatch.setattr(soundness, "problems", lambda *_: [])
     monkeypatch.setattr(operator_map, "report", lambda *_: [])

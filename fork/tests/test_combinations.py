@@ -63,7 +63,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     monkeypatch.setattr(wheel, "pack", lambda *_: tmp_path)
     monkeypatch.setattr(compat, "_try", lambda *_: compat.Row("", "", "", "", True))
     monkeypatch.setattr(soundness, "problems", lambda *_: [])
-    monkeypatch.setattr(check, "build_and_test", lambda *_: Result("", "", ()))
+    monkeypatch.setattr(check, "build_and_test", lambda *_: Result("", ()))
     monkeypatch.setattr(lint, "lint", lambda *_: [])
     monkeypatch.setattr(new, "_refuse_name", lambda *_: None)
     monkeypatch.setattr(html, "page", lambda *_: "")

@@ -189,11 +189,11 @@ def test_a_line_has_its_place_and_a_long_file_is_folded(shown: Series) -> None:
 def test_a_page_tells_the_results_of_the_tests(shown: Series, monkeypatch: MonkeyPatch) -> None:
     assert "Not run here yet" in page(shown, None)
     runs = (Run("test/test_x.py", "2 passed in 1 s", 1.2, True), Run("test/test_y.py", "1 failed", 0.4, False))
-    monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs))
+    monkeypatch.setattr(content, "results", lambda *_: Result("2.13.0", runs))
     text = page(shown, None)
     assert '<td><code>test/test_x.py</code></td><td class="good">2 passed in 1 s</td><td>1 s</td>' in text
     assert '<td class="bad">1 failed</td>' in text and '<b class="bad">1 failed</b>' in text
-    monkeypatch.setattr(content, "results", lambda *_: Result("plain", "2.13.0", runs[:1]))
+    monkeypatch.setattr(content, "results", lambda *_: Result("2.13.0", runs[:1]))
     assert '<b class="good">passed</b>' in page(shown, None)
 
 

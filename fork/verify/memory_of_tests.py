@@ -1,8 +1,7 @@
-"""What a test of a state reads, and the tests that have passed: one that reads the same again need not run."""
+"""What a test of a state reads: one that passed and reads the same again need not run."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -13,7 +12,6 @@ import yaml
 
 from fork.checkout.whole_branch import Branch
 from fork.digest import digest
-from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.series import Series, State
 from fork.upstream import NATIVE_FUNCTIONS
@@ -24,27 +22,11 @@ SETTINGS = ("ATEN_", "MKL", "OMP_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHINDUC
 OURS = ("TORCH_FORK", "TORCH_FORK_COMMAND")
 
 
-class Passed:
-    """The runs that passed, by what they read; kept in a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self.known: dict[str, dict[str, str]] = json.loads(file.read_text()) if file.is_file() else {}
-
-    def find(self, read: str) -> dict[str, str] | None:
-        return self.known.get(read)
-
-    def add(self, read: str, commit: str, said: str) -> None:
-        self.known[read] = {"commit": commit, "said": said}
-        disk.write(self.file.parent, self.file.name, json.dumps(self.known, indent=1))
-
-
 def machine(base: Base) -> bytes:
     """The interpreter, its packages with torch, the processor, and the settings that change what they compute."""
     packages = sorted(folder.name for folder in base.site.glob("*.dist-info"))
     processor = re.findall(r"^(?:model name|flags)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[:2]
-    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(SETTINGS))
-    settings = [setting for setting in settings if setting.partition("=")[0] not in OURS]
+    settings = sorted(item for item in os.environ.items() if item[0].startswith(SETTINGS) and item[0] not in OURS)
     return repr((sys.version, base.record_text, packages, processor, settings)).encode()
 
 

@@ -29,12 +29,13 @@ from fork.lock import alone
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import memory_of_tests as passing
-from fork.verify.memory_of_tests import Passed
 from fork.weave.file_kinds import New
 
 SUMMARY = re.compile(r"^(?:=*.*\d+ (?:passed|failed|errors?)\b.*|.* agrees? with .*)$", re.MULTILINE)
 # What the tests of an operator run with.
 SUITES = ("conftest.py", "suites/*.py")
+# A test's name, its command, the folder that it runs in, and one name for all that it reads.
+Test = tuple[str, list[str], Path, str]
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -57,22 +58,11 @@ class Run:
 class Result:
     """The tests of one prefix on one release of torch."""
 
-    commit: str
     torch: str
     runs: tuple[Run, ...]
 
     def summary(self) -> str:
         return "; ".join(run.told() for run in self.runs) or "no tests"
-
-
-@dataclass(frozen=True)
-class Test:
-    """A command of a prefix's tests, the folder that it runs in, and one name for all that it reads."""
-
-    command: str
-    words: list[str]
-    folder: Path
-    reads: str
 
 
 def results(series: Series, folder: Path, commit: Commit) -> Result | None:
@@ -83,7 +73,7 @@ def results(series: Series, folder: Path, commit: Commit) -> Result | None:
     data = json.loads(file.read_text())
     if data.get("files") != passing.contents(series.state(commit)).decode():
         return None
-    return Result(data["commit"], data["torch"], tuple(Run(**run) for run in data["runs"]))
+    return Result(data["torch"], tuple(Run(**run) for run in data["runs"]))
 
 
 def build_and_test(series: Series, commit: Commit, folder: Path, everything: bool = False) -> Result:
@@ -103,17 +93,18 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
             build = Build(series, commit, base, "auto", folder)
             site = make(build).resolve()
             variables |= environment(site, python_folder(build.home, base.python) / "python")
-        passed = Passed(folder / "check/passed.json")
+        memory = folder / "check/passed.json"
+        passed = json.loads(memory.read_text()) if memory.is_file() else {}
         runs = []
-        for test in _tests(series, commit, base, site, folder / "check" / commit.name):
-            before = None if everything else passed.find(test.reads)
-            if before:
-                runs.append(Run(test.command, before["said"], 0, True, before["commit"]))
+        for name, words, where, reads in _tests(series, commit, base, site, folder / "check" / commit.name):
+            if reads in passed and not everything:
+                runs.append(Run(name, passed[reads]["said"], 0, True, passed[reads]["commit"]))
                 continue
-            runs.append(_run(test.command, test.words, test.folder, variables))
+            runs.append(_run(name, words, where, variables))
             if runs[-1].passed:
-                passed.add(test.reads, commit.name, runs[-1].said)
-        result = Result(commit.name, base.version, tuple(runs))
+                passed[reads] = {"commit": commit.name, "said": runs[-1].said}
+                disk.write(memory.parent, memory.name, json.dumps(passed, indent=1))
+        result = Result(base.version, tuple(runs))
         record = json.dumps(asdict(result) | {"files": passing.contents(state).decode()}, indent=1)
         disk.write(folder / "check", f"{commit.name}.json", record)
         return result
@@ -150,14 +141,14 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
             beside = passing.contents(passing.beside(series, state, text))
             called = built if passing.calls(series, state, text) else b""
             reads = digest(machine, repr(words[1:]).encode(), text.encode(), beside, called)
-            yield Test(f"the program in {path}" if path.endswith(".md") else path, words, here, reads)
+            yield f"the program in {path}" if path.endswith(".md") else path, words, here, reads
     for name in operators(series, commit) if series.operator_tests and site and NATIVE_FUNCTIONS in state else []:
         command = f"{series.operator_tests} -k {name}"
         folder = tests_folder(series)
         files = [file for pattern in (str(series.operator_tests), *SUITES) for file in folder.glob(pattern)]
         suites = {str(file.relative_to(folder)): file for file in files}
         reads = digest(machine, command.encode(), passing.contents(suites), built)
-        yield Test(command, [*pytest, *command.split()], folder, reads)
+        yield command, [*pytest, *command.split()], folder, reads
 
 
 def tests_folder(series: Series) -> Path:
