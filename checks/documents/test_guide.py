@@ -43,7 +43,7 @@ def test_this_stack_has_every_row_of_the_map() -> None:
     series = Series.load(ROOT)
     for commit in (pr.commits[-1] for pr in series.prs):
         for operator in operators(series, commit):
-            assert [entry.row.row for entry in operator_map.entries(series, commit, operator) if not entry.found] == []
+            assert [row.row for row, found in operator_map.entries(series, commit, operator) if not found] == []
 
 
 def test_a_row_is_found_by_its_operator_alone() -> None:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
     if untracked:
         raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
-    if left := list(soundness.unfinished(series)):
+    if left := list(soundness.marked(series, soundness.UNFINISHED)):
         print(f"note     {len(left)} lines are left to write, which `fork check --static` names, such as {left[0]}")
     commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
     if args.check:

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'files':16} {'sound' if not problems else 'not sound'}", flush=True)
     if not problems:
         print("\n".join(operator_map.report(series, series.find())), flush=True)
-        for option in soundness.options(series):
+        for option in soundness.marked(series, soundness.OPTION):
             print(f"  option  {option} (as you like)", flush=True)
     if args.lint is not None:
         for problem in problems:  # The linters take minutes; the error at the end tells it again beside what they find.
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"{commit.name:16} {result.summary()}", flush=True)
             problems += [f"{commit.name}: {run.command} failed" for run in result.runs if not run.passed]
     # Last, and without keeping anything from being tested: a stack that is being written has such lines.
-    problems += [f"{left} (left to write)" for left in soundness.unfinished(series)]
+    problems += [f"{left} (left to write)" for left in soundness.marked(series, soundness.UNFINISHED)]
     if problems:
         faults = "1 fault" if len(problems) == 1 else f"{len(problems)} faults"
         raise ForkError("\n  ".join([f"the stack has {faults}:", *problems]))

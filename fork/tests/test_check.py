@@ -26,7 +26,7 @@ def faults(root: Path) -> str:
         *soundness.files(series),
         *soundness.descriptions(series),
         *soundness.weaves(series, base.get),
-        *soundness.unfinished(series),
+        *soundness.marked(series, soundness.UNFINISHED),
     ]
     return "\n".join(found) + "\n"
 
@@ -96,7 +96,7 @@ def test_the_map_names_what_an_operator_lacks(tmp_path: Path) -> None:
     series = Series.load(softclip.stack(tmp_path))
     lines = list(operator_map.report(series, series.find()))
     assert lines[0].startswith("the map of softclip in explicit")
-    marks = {entry.row.row: entry.mark for entry in operator_map.entries(series, series.find(), "softclip")}
+    marks = {row.row: row.mark(at) for row, at in operator_map.entries(series, series.find(), "softclip")}
     assert [row for row, mark in marks.items() if mark == "has"] == [
         "the schema",
         "the checks",
@@ -119,7 +119,7 @@ def test_rows_are_due_by_what_the_entry_says(tmp_path: Path) -> None:
     kinds = {row.of for row in operator_map.rows()}
     for text, due in (("- func: softclip(Tensor self) -> Tensor\n", {"every"}), (named, kinds)):
         write(tmp_path, {softclip.NATIVE: text})
-        assert {entry.row.of for entry in operator_map.entries(series, series.find(), "softclip")} == due
+        assert {row.of for row, _ in operator_map.entries(series, series.find(), "softclip")} == due
 
 
 def test_every_state_is_tested_and_a_failure_is_a_fault(tmp_path: Path, monkeypatch: MonkeyPatch, tool: Tool) -> None:

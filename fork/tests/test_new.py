@@ -65,7 +65,7 @@ def test_what_it_writes_is_sound(text: str, explicit: bool, tmp_path: Path) -> N
     base = bases.installed()
     assert [*soundness.files(series), *soundness.descriptions(series)] == []
     assert [*soundness.absent(series, base), *soundness.weaves(series, base.read)] == []
-    left = "\n".join(soundness.unfinished(series))
+    left = "\n".join(soundness.marked(series, soundness.UNFINISHED))
     paths = ["PR.md", "common_methods_invocations.py", "_torch_docs.py", ".cpp"]
     for path in paths + ["derivatives.yaml"] * explicit:
         assert path in left
@@ -74,7 +74,7 @@ def test_what_it_writes_is_sound(text: str, explicit: bool, tmp_path: Path) -> N
 def test_an_option_is_no_fault(tmp_path: Path, tool: Tool) -> None:
     """It may stay as it is: what is left to write are faults, and an option is named beside them."""
     series = new(tmp_path / "mine", PLAIN)
-    assert [line.partition(": ")[2].split(",")[0] for line in soundness.options(series)] == [
+    assert [line.partition(": ")[2].split(",")[0] for line in soundness.marked(series, soundness.OPTION)] == [
         "a batch rule",
         "a CUDA kernel",
         "other dtypes",
@@ -123,7 +123,7 @@ def test_the_generators_take_it(explicit: bool, tmp_path: Path) -> None:
         series = new(tmp_path / str(n), text, explicit)
         (commit,) = series.commits
         (name,) = operators(series, commit)
-        assert [entry.row.row for entry in operator_map.entries(series, commit, name) if entry.mark == "lacks"] == []
+        assert [row.row for row, at in operator_map.entries(series, commit, name) if row.mark(at) == "lacks"] == []
         for path, file in series.state(commit).items():
             if Path(path).name in texts:
                 texts[Path(path).name] += file.read_text()

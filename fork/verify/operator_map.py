@@ -30,6 +30,9 @@ class Row:
     without: str
     note: str = ""
 
+    def mark(self, found: str | None) -> str:
+        return "has" if found else "choose" if self.of == "choice" else "lacks"
+
     def example(self) -> str:
         """The path of the first file in which ours does it."""
         found = LINK.search(self.ours)
@@ -37,27 +40,15 @@ class Row:
         return str((MAP.parent / found["path"]).resolve().relative_to(BROUGHT))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One row for one operator: where the stack has it, or None."""
-
-    row: Row
-    found: str | None
-
-    @property
-    def mark(self) -> str:
-        return "has" if self.found else "choose" if self.row.of == "choice" else "lacks"
-
-
 def rows() -> list[Row]:
     return [Row(**entry) for entry in yaml.safe_load(MAP.read_text())]
 
 
-def entries(series: Series, commit: Commit, operator: str) -> list[Entry]:
-    """The rows that an operator of a state is due, in the map's order."""
+def entries(series: Series, commit: Commit, operator: str) -> list[tuple[Row, str | None]]:
+    """The rows that an operator of a state is due, in the map's order, and where the state has each, or None."""
     state = series.state(commit)
     kinds = _kinds(state[NATIVE_FUNCTIONS].read_text(), operator)
-    return [Entry(row, found(row, state, operator)) for row in rows() if row.of in kinds]
+    return [(row, found(row, state, operator)) for row in rows() if row.of in kinds]
 
 
 def report(series: Series, commit: Commit) -> Iterator[str]:
@@ -65,10 +56,10 @@ def report(series: Series, commit: Commit) -> Iterator[str]:
     for operator in operators(series, commit):
         guide = GUIDE if PROJECT is None else GUIDE.relative_to(PROJECT)
         yield f"the map of {operator} in {commit.name} ({guide} says more)"
-        for entry in entries(series, commit, operator):
-            name = entry.row.row.replace("`", "")
-            where = entry.found or f"without it: {_plain(entry.row.without)}; torch.attn's: {entry.row.example()}"
-            yield f"  {entry.mark:7} {name:30} {where}"
+        for row, place in entries(series, commit, operator):
+            without = " ".join(LINK.sub(r"\g<text>", row.without).split())
+            where = place or f"without it: {without}; torch.attn's: {row.example()}"
+            yield f"  {row.mark(place):7} {row.row.replace('`', ''):30} {where}"
 
 
 def _kinds(native: str, operator: str) -> set[str]:
@@ -94,7 +85,3 @@ def found(row: Row, state: Mapping[str, File], operator: str) -> str | None:
             if hit := wanted.search(text):
                 return f"{name}:{text.count(chr(10), 0, hit.start()) + 1}"
     return None
-
-
-def _plain(text: str) -> str:
-    return " ".join(LINK.sub(lambda found: found["text"], text).split())

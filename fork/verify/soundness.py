@@ -17,8 +17,10 @@ from fork.weave import base_path, pieces, weave_state
 from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 
 SECTIONS = ("why", "how to review", "test plan")
+# What says itself that something is left to write, and what an operator may have: to decline it, leave it or delete it.
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
 OPTION = re.compile(r"\bOPTIONAL: ")
+ANY_MARK = re.compile(f"{UNFINISHED.pattern}|{OPTION.pattern}")
 COMMENT = re.compile(r"\s*(//|#|\*) ")
 
 
@@ -121,17 +123,8 @@ def descriptions(series: Series) -> Iterator[str]:
             yield f"{name}: it does not say '{STACK}' and then {', '.join(place)}"
 
 
-def unfinished(series: Series) -> Iterator[str]:
-    """Every line of a file or a description that says itself that something is left to write."""
-    return _marked(series, UNFINISHED)
-
-
-def options(series: Series) -> Iterator[str]:
-    """Every line that names what an operator may have: to decline it, leave the line or delete it."""
-    return _marked(series, OPTION)
-
-
-def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
+def marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
+    """Every line of a file or a description with a mark, and its sentence, which may go on in the next lines."""
     states = (series.state(commit) for commit in series.commits)
     theirs = {file for state in states for file in series.of_kind(state, Whole).values()}  # PyTorch's own words
     texts = {_named(series, file): file.read_text() for file in series.files() if file not in theirs}
@@ -140,22 +133,16 @@ def _marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
         lines = text.splitlines()
         for number, line in enumerate(lines, 1):
             if found := mark.search(line):
-                what = re.sub(r"^(TODO|OPTIONAL):", "", line[found.start() :].strip(" #/*")).strip()
-                begins = COMMENT.match(line)
-                if begins or name.endswith(".md"):
-                    what = _sentence(what, begins[0] if begins else "", lines[number:])
+                comment = COMMENT.match(line)
+                begins = comment[0] if comment else ""
+                following = lines[number:] if comment or name.endswith(".md") else []
+                words = [line[found.start() :].strip(" #/*")]
+                for other in following:
+                    if not other.startswith(begins) or other.strip() == begins.strip() or ANY_MARK.search(other):
+                        break
+                    words.append(other.removeprefix(begins).strip())
+                what = re.sub(r"^(TODO|OPTIONAL):", "", " ".join(words)).strip()
                 yield f"{name}:{number}: {what.partition('. ')[0].rstrip('.')}"
-
-
-def _sentence(what: str, begins: str, following: list[str]) -> str:
-    """A sentence to its end, which may stand in the next lines of its comment or paragraph."""
-    for line in following:
-        words = line.removeprefix(begins).strip()
-        ended = re.search(r"\.( |$)", what) or UNFINISHED.search(words) or OPTION.search(words)
-        if ended or not words or not line.startswith(begins):
-            break
-        what += f" {words}"
-    return what
 
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
