@@ -5,57 +5,62 @@ from __future__ import annotations
 import ast
 import mmap
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fork.errors import ForkError
-from fork.upstream import NATIVE_FUNCTIONS
+from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave import yamls
 from fork.weave.source import assigned, collection_of, elements, name_of, parsed, statements
 
 Read = Callable[[str], str | None]
-Names = Callable[[str], Iterable[str]]
 
 # Sources that a wheel does not ship: their places are ones that every release has.
 POINTWISE = ("abs", "ceil", "erf", "floor", "hypot", "lerp", "mul", "neg", "pow", "round", "sin", "sub", "tan", "xlogy")
 # Where a failed check stands, as the library says it.
 SOURCE = re.compile(rb"aten/src/ATen/native/(?:cpu/)?(\w+)\.cpp")
 SPACE = "namespace torch::autograd::generated::details"
-FIXED_ANCHORS: Mapping[str, Mapping[str, str]] = {
-    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": {
-        "TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m)": "last"
-    },
-    "build_variables.bzl": {
-        "aten_native_source_codegen_list": "last",
-        "aten_native_source_non_codegen_list": "last",
-    },
-    "test/test_namedtuple_return_api.py": {
-        "all_operators_with_namedtuple_return": "last",
-        "TestNamedTupleAPI.test_namedtuple_return.operators": "last",
-    },
-    "torch/csrc/autograd/FunctionsManual.h": {SPACE: "last"},
-    "torch/csrc/autograd/FunctionsManual.cpp": {SPACE: "last"},
+FIXED = {
+    "aten/src/ATen/functorch/BatchRulesDecompositions.cpp": [
+        "TORCH_LIBRARY_IMPL(aten, FuncTorchBatchedDecomposition, m)",
+    ],
+    "build_variables.bzl": ["aten_native_source_codegen_list", "aten_native_source_non_codegen_list"],
+    "test/test_namedtuple_return_api.py": [
+        "all_operators_with_namedtuple_return",
+        "TestNamedTupleAPI.test_namedtuple_return.operators",
+    ],
+    "torch/csrc/autograd/FunctionsManual.h": [SPACE],
+    "torch/csrc/autograd/FunctionsManual.cpp": [SPACE],
+}
+# Path -> container -> what the names there begin with.
+NEIGHBOURS = {
+    NATIVE_FUNCTIONS: {"file": ""},
+    DERIVATIVES: {"file": ""},
+    "torch/overrides.py": {"get_testing_overrides.ret": "torch."},
+    "torch/_torch_docs.py": {"file": "torch."},
+    "torch/_dynamo/trace_rules.py": {"torch_c_binding_in_graph_functions": "torch."},
+    "torch/testing/_internal/common_methods_invocations.py": {"file": "sample_inputs_", "op_db": ""},
+    "torch/_decomp/decompositions.py": {"file": ""},
+    "torch/_decomp/__init__.py": {"_core_aten_decompositions_post_autograd.return": "aten."},
 }
 
 
-def anchors(
-    paths: Iterable[str], containers: Mapping[str, tuple[str, ...]], name: str, read: Read
-) -> dict[str, dict[str, str]]:
+def anchors(paths: Iterable[str], name: str, read: Read) -> dict[str, dict[str, str]]:
     """Path -> container -> place, for those of the paths that are fragments."""
     found: dict[str, dict[str, str]] = {}
     for path in paths:
         if path == "docs/source/torch.md":
             before = max((known for known in POINTWISE if known < name), default=POINTWISE[0])
             found[path] = {"older_path": "docs/source/torch.rst", "Pointwise Ops": f"after {before}"}
-        elif path in FIXED_ANCHORS:
-            found[path] = {c: place for c, place in FIXED_ANCHORS[path].items() if c in containers.get(path, (c,))}
+        elif path in FIXED:
+            found[path] = dict.fromkeys(FIXED[path], "last")
         elif path in NEIGHBOURS:
             text = read(path)
             if text is None:
                 raise ForkError(f"torch ships no {path}, which a new operator has an entry in: choose another release")
             found[path] = {
-                container: _beside(names(text), prefix, name, path)
-                for container, (prefix, names) in NEIGHBOURS[path].items()
+                container: _beside(_names(path, container, text), prefix, name, path)
+                for container, prefix in NEIGHBOURS[path].items()
             }
     return found
 
@@ -78,9 +83,8 @@ def free_title(title: str, torch: Path) -> str:
     return title
 
 
-def _beside(names: Iterable[str], prefix: str, name: str, path: str) -> str:
+def _beside(listed: Sequence[str], prefix: str, name: str, path: str) -> str:
     """After the last of the names that come before this one, among those that stand there once."""
-    listed = list(names)
     plain = re.compile(rf"{re.escape(prefix)}[a-z][a-z0-9_]*")
     once = sorted(known for known in listed if listed.count(known) == 1 and plain.fullmatch(known))
     if not once:
@@ -89,48 +93,17 @@ def _beside(names: Iterable[str], prefix: str, name: str, path: str) -> str:
     return f"after {lower[-1]}" if lower else f"before {once[0]}"
 
 
-def _collection(*path: str) -> Names:
-    """The keys of the list, set or dict that is assigned to the last name, inside the functions of the others."""
-
-    def names(text: str) -> list[str]:
-        body = list(statements(parsed(text).tree.body))
-        for scope in path[:-1]:
-            body = [
-                s
-                for node in body
-                if isinstance(node, ast.FunctionDef) and node.name == scope
-                for s in statements(node.body)
-            ]
-        lists = [collection for node in body if assigned(node) == path[-1] and (collection := collection_of(node))]
-        return [key for collection in lists for key, _, _ in elements(collection)]
-
-    return names
-
-
-def _statements(text: str) -> list[str]:
-    return [name_of(node) for node in statements(parsed(text).tree.body)]
-
-
-# Path -> container -> what the names there begin with, and how to find them.
-NEIGHBOURS: Mapping[str, Mapping[str, tuple[str, Names]]] = {
-    NATIVE_FUNCTIONS: {"file": ("", yamls.names)},
-    "tools/autograd/derivatives.yaml": {"file": ("", yamls.names)},
-    "torch/overrides.py": {
-        "get_testing_overrides.ret": ("torch.", _collection("get_testing_overrides", "ret")),
-    },
-    "torch/_torch_docs.py": {"file": ("torch.", _statements)},
-    "torch/_dynamo/trace_rules.py": {
-        "torch_c_binding_in_graph_functions": ("torch.", _collection("torch_c_binding_in_graph_functions")),
-    },
-    "torch/testing/_internal/common_methods_invocations.py": {
-        "file": ("sample_inputs_", _statements),
-        "op_db": ("", _collection("op_db")),
-    },
-    "torch/_decomp/decompositions.py": {"file": ("", _statements)},
-    "torch/_decomp/__init__.py": {
-        "_core_aten_decompositions_post_autograd.return": (
-            "aten.",
-            _collection("_core_aten_decompositions_post_autograd", "return"),
-        ),
-    },
-}
+def _names(path: str, container: str, text: str) -> list[str]:
+    """What a container has: the entries of a list of operators, the statements of a file of Python, or the keys of the
+    list, set or dict that is assigned to the last of the container's names, inside the functions of the others."""
+    if path.endswith(".yaml"):
+        return yamls.names(text)
+    body = list(statements(parsed(text).tree.body))
+    if container == "file":
+        return [name_of(node) for node in body]
+    *scopes, last = container.split(".")
+    for scope in scopes:
+        inside = (node.body for node in body if isinstance(node, ast.FunctionDef) and node.name == scope)
+        body = [statement for found in inside for statement in statements(found)]
+    lists = [collection for node in body if assigned(node) == last and (collection := collection_of(node))]
+    return [key for collection in lists for key, _, _ in elements(collection)]

@@ -6,7 +6,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import jinja2
@@ -17,6 +19,7 @@ from fork.new.schema import Argument, Operator
 
 STYLE = BROUGHT / ".clang-format"
 NATIVE = "aten/src/ATen/native"
+SAMPLE: Callable[[Argument], str] = attrgetter("sample")
 TESTING = "torch/testing/_internal"
 # Template -> path of what it makes; {title} is the operator's name as files have it.
 ALWAYS = {
@@ -46,7 +49,9 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
     """Path -> text of every file of the stack, stack/series.yaml included."""
     templates = ALWAYS | (NAMED if op.named else {}) | (EXPLICIT if explicit else {})
     paths = {name: path.format(title=op.title) for name, path in templates.items()}
-    lists = ["aten_native_source_non_codegen_list", *(["aten_native_source_codegen_list"] if explicit else [])]
+    anchors = places.anchors(paths.values(), op.name, read)
+    if not explicit:
+        del anchors["build_variables.bzl"]["aten_native_source_codegen_list"]  # of kernels
     pr = "explicit" if explicit else "composite"
     form = "with a kernel and a gradient of its own" if explicit else "composed of other operators"
     title = f"Add torch.{op.name}, {form}"
@@ -54,7 +59,7 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
         "pr": pr,
         "title": title if len(title) <= 72 else f"Add torch.{op.name}"[:72],
         "paths": paths.values(),
-        "anchors": places.anchors(paths.values(), {"build_variables.bzl": tuple(lists)}, op.name, read),
+        "anchors": anchors,
     }
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -97,13 +102,16 @@ def context(op: Operator, explicit: bool) -> dict[str, object]:
         "factors": names,
         "python_factors": [f.python for f in factors] or names,
         "checked": checked,
+        # The results of the operator from its product: itself, and one time more of it for each further one.
+        "multiples": lambda product, times="%s * %d", each="%s": [
+            each % (times % (product, n) if n > 1 else product) for n in range(1, len(op.outputs) + 1)
+        ],
+        "made": lambda results: f"std::make_tuple({', '.join(results)})" if len(results) > 1 else results[0],
         "python_parameters": _python_parameters(op.arguments),
         "decomposition_parameters": _python_parameters(op.arguments, native=True),
         "samples": _samples(op),
-        "tuple": _tuple,
-        "error_call": lambda shape, wrong, value: _error_call(op, shape, wrong, value),
-        "tuple_inputs": ", ".join(a.sample.replace("make_arg(shape)", "a") for a in [op.arguments[0], *_given(op)])
-        + ("" if _given(op) else ","),
+        "error_sample": partial(_error_sample, op),
+        "tuple_inputs": _tuple(a.sample.replace("make_arg(shape)", "a") for a in [op.arguments[0], *_given(op)]),
         "docs_type": _docs_type,
         "docs_text": _docs_text,
         **(_formulas(op, factors) if explicit else {}),
@@ -133,6 +141,7 @@ def _formulas(op: Operator, factors: Sequence[Argument]) -> dict[str, object]:
     return {
         "results": [f"{name}_out" for name in results],
         "result_names": results,
+        "iter_outputs": [f"iter.output({n})" for n in range(len(results))],
         "differentiable": [t.name for t in inputs],
         "incoming": [(name, n) for n, name in enumerate(incoming, 1)],
         "formula_arguments": ", ".join(
@@ -174,40 +183,34 @@ def _given(op: Operator) -> list[Argument]:
     return [a for a in op.arguments[1:] if a.default is None]
 
 
-def _samples(op: Operator) -> list[tuple[list[str], list[str]]]:
-    """Calls of the operator: with everything left out that has a default, and with everything given."""
-
-    def call(wanted: Sequence[Argument]) -> tuple[list[str], list[str]]:
-        tensors = [n for n, a in enumerate(wanted) if a.kind in ("tensor", "optional", "list")]
-        # By position up to the last tensor: TorchScript's test writes keywords into a program, digits and all.
-        first = max(tensors, default=-1) + 1
-        named = [a for n, a in enumerate(wanted) if a.keyword_only or a.default is not None and n >= first]
-        return [a.sample for a in wanted if a not in named], [f"'{a.python}': {a.sample}" for a in named]
-
-    least, most = call(_given(op)), call(op.arguments[1:])
-    samples = [least] if least == most else [least, most]
-    if any(a.kind == "optional" and a.default is None for a in op.arguments):
-        args, kwargs = least
-        positional = [a for a in _given(op) if not a.keyword_only]
-        none = ["None" if a.kind == "optional" else text for a, text in zip(positional, args)]
-        samples.append((none, kwargs))
-    return samples
+def _samples(op: Operator) -> list[str]:
+    """With everything left out that has a default, with everything given, and with None for what may be None."""
+    given = _given(op)
+    without = _sample(op, given, lambda a: "None" if a.kind == "optional" else a.sample)
+    return list(dict.fromkeys([_sample(op, given), _sample(op, op.arguments[1:]), without]))
 
 
-def _error_call(op: Operator, shape: str, wrong: Argument | None, value: str | None) -> str:
-    """The arguments of a call, one of them with a value that is refused."""
+def _sample(op: Operator, wanted: Sequence[Argument], text: Callable[[Argument], str] = SAMPLE) -> str:
+    """The arguments of a SampleInput: the operator's first one, and those of the others that are wanted."""
+    # By position up to the last tensor: TorchScript's test writes keywords into a program, digits and all.
+    first = max((n for n, a in enumerate(wanted, 1) if a.kind in ("tensor", "optional", "list")), default=0)
+    named = [a for n, a in enumerate(wanted) if a.keyword_only or a.default is not None and n >= first]
+    args = [text(a) for a in wanted if a not in named]
+    kwargs = ", ".join(f"'{a.python}': {text(a)}" for a in named)
+    said = text(op.arguments[0]) + (f", args={_tuple(args)}" if args else "")
+    return said + (f", kwargs={{{kwargs}}}" if kwargs else "")
+
+
+def _error_sample(op: Operator, shape: str, wrong: Argument | None = None, value: str = "") -> str:
+    """A sample of tensors of this shape, but for one argument, whose value is refused."""
 
     def text(argument: Argument) -> str:
-        if argument is not wrong or value is None:
+        if argument is not wrong:
             return argument.sample.replace("shape", shape)
         return f"[make_arg({shape}), {value}]" if argument.kind == "list" else value
 
-    positional = [a for a in op.arguments[1:] if not a.keyword_only]
-    last = positional.index(wrong) if wrong in positional else -1
-    args = [a for n, a in enumerate(positional) if a.default is None or n <= last]
-    kwargs = [a for a in op.arguments[1:] if a.keyword_only and a.default is None]
-    given = text(op.arguments[0]) + (f", args={_tuple(map(text, args))}" if args else "")
-    return given + (f", kwargs={{{', '.join(f'{a.python!r}: {text(a)}' for a in kwargs)}}}" if kwargs else "")
+    before = op.arguments[: op.arguments.index(wrong) + 1] if wrong else ()
+    return _sample(op, [a for a in op.arguments[1:] if a.default is None or a in before], text)
 
 
 def _tuple(items: Iterable[str]) -> str:

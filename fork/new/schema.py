@@ -88,21 +88,20 @@ def read(schema: str, explicit: bool) -> Operator:
     _refuse_name(name, func)
     with local.parametrize(use_const_ref_for_mutable_tensors=False, use_ilistref_for_tensor_lists=False):
         declared, symbolic = (
-            {
-                binding.name: _without_at(binding.decl()).partition("=")[0]
-                for binding in native.arguments(func, symint=s)
-            }
-            for s in (False, True)
+            {one.name: _without_at(one.decl()).partition("=")[0] for one in native.arguments(func, symint=symint)}
+            for symint in (False, True)
         )
         cpp_return = _without_at(native.returns_type(func.returns, symint=False).cpp_type())
     only = {argument.name for argument in func.arguments.flat_kwarg_only}
-    arguments = tuple(
-        _argument(name, a, (declared[a.name], symbolic[a.name]), a.name in only) for a in func.arguments.flat_all
-    )
+    arguments = []
+    for a in func.arguments.flat_all:
+        kind, sample = _kind(name, a)
+        default, cpp = _default(name, a, sample), (declared[a.name], symbolic[a.name])
+        arguments.append(Argument(a.name, kind, str(a.type), *cpp, default, a.name in only, sample))
     outputs = tuple(result.name for result in func.returns)
     # As PyTorch's source files are named: softsign_mul is SoftsignMul.
     title = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
-    operator = Operator(name, title, str(func), arguments, outputs, cpp_return)
+    operator = Operator(name, title, str(func), tuple(arguments), outputs, cpp_return)
     _refuse_arguments(operator, explicit)
     _refuse_outputs(operator, func)
     return operator
@@ -151,12 +150,6 @@ def _refuse_name(name: str, func: FunctionSchema) -> None:
         raise ForkError(f"{name} is a word of Python or C++: choose another name")
 
 
-def _argument(name: str, argument: Any, declared: tuple[str, str], keyword_only: bool) -> Argument:
-    kind, sample = _kind(name, argument)
-    default = _default(name, argument, kind)
-    return Argument(argument.name, kind, str(argument.type), *declared, default, keyword_only, sample)
-
-
 def _kind(name: str, argument: Any) -> tuple[str, str]:
     """What the written code does with an argument, and a value of it for the samples."""
     text = str(argument.type)
@@ -178,7 +171,7 @@ def _kind(name: str, argument: Any) -> tuple[str, str]:
     return "other", "[" + ", ".join([SAMPLES[found[1]]] * int(found[2] or 1)) + "]" if listed else SAMPLES[found[1]]
 
 
-def _default(name: str, argument: Any, kind: str) -> str | None:
+def _default(name: str, argument: Any, sample: str) -> str | None:
     """The default in Python; torchgen keeps the text and leaves what is wrong with it to the compiler."""
     default: str | None = argument.default
     text = str(argument.type)
@@ -203,7 +196,7 @@ def _default(name: str, argument: Any, kind: str) -> str | None:
             f"stands: write `{base}? {argument.name}=None`, and let None mean it"
         )
     if not re.fullmatch(form, default):
-        write = "None" if text.endswith("?") else f"one such as {_kind(name, argument)[1]}"
+        write = "None" if text.endswith("?") else f"one such as {sample}"
         hint = "leave it out" if base == "Tensor" and "?" not in text else f"write {write}"
         raise ForkError(f"{name}: {default} is not a value of {argument.name}, which is {text}: {hint}")
     return default
@@ -224,11 +217,8 @@ def _refuse_arguments(operator: Operator, explicit: bool) -> None:
             f"{operator.name}: {lists[-1].name} is a list of tensors behind the first argument, where PyTorch's "
             "gradient tests do not look for its tensors: write one list, and write it first"
         )
-    if (
-        not operator.arguments
-        or operator.arguments[0].kind not in ("tensor", "list")
-        or operator.arguments[0].keyword_only
-    ):
+    first = operator.arguments[:1]
+    if not first or first[0].kind not in ("tensor", "list") or first[0].keyword_only:
         raise ForkError(
             f"{operator.name}: its first argument is not a Tensor: the samples of an OpInfo begin with a tensor, so "
             f"write it first, as in {EXAMPLE!r}"

@@ -212,7 +212,7 @@ def test_entries_stand_beside_their_neighbours_in_the_alphabet() -> None:
     read = bases.installed().read
     native = "aten/src/ATen/native/native_functions.yaml"
     for name, neighbour in (("aaa", "before abs"), ("tanh_shift", "after tanh_backward"), ("zzz", "after zeros_like")):
-        found = places.anchors([native, "torch/overrides.py"], {}, name, read)
+        found = places.anchors([native, "torch/overrides.py"], name, read)
         assert found[native] == {"file": neighbour}
         assert found["torch/overrides.py"]["get_testing_overrides.ret"].startswith(neighbour.split()[0] + " torch.")
 
