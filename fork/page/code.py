@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexer import Lexer
@@ -42,7 +41,7 @@ FORMATTER = HtmlFormatter(nowrap=True, noclasses=True, style=Colours)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of a diff. `kind` is a space, + or -, or @ for a gap; `old` and `new` are line numbers, 0 for none."""
+    """A line of a diff. `kind` is a space, + or -, or @ for a gap; `old` and `new` are line numbers, or 0."""
 
     kind: str
     old: int
@@ -91,7 +90,7 @@ def rows(path: str, before: str, after: str) -> list[Row]:
     for group in groups:
         i, j, end = max(group[0][0] - CONTEXT, 0), max(group[0][2] - CONTEXT, 0), min(group[-1][1] + CONTEXT, len(one))
         if one:
-            found.append(Row("@", i, j, Markup(escape(_heading(two, j)))))
+            found.append(Row("@", 0, 0, escape(_heading(two, j))))
         for a, b, c, d in (*group, (end, end, 0, 0)):
             found += [Row(" ", i + n + 1, j + n + 1, new[j + n]) for n in range(a - i)]
             found += [Row("-", n + 1, 0, old[n]) for n in range(a, b)]

@@ -6,10 +6,9 @@ from pathlib import Path
 from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark
 
-from fork.page import content, markdown
+from fork.page import html, markdown
 from fork.page.code import coloured, language, rows
-from fork.page.content import Change, Content
-from fork.page.html import LONG, page, render
+from fork.page.html import LONG, Change, Content, page, render
 from fork.series import MARKS, Series
 from fork.tests.helpers import Tool, fork, write
 from fork.tests.pages import CHROMIUM, faults, measured, whole
@@ -189,11 +188,11 @@ def test_a_line_has_its_place_and_a_long_file_is_folded(shown: Series) -> None:
 def test_a_page_tells_the_results_of_the_tests(shown: Series, monkeypatch: MonkeyPatch) -> None:
     assert "Not run here yet" in page(shown, None)
     runs = (Run("test/test_x.py", "2 passed in 1 s", 1.2, True), Run("test/test_y.py", "1 failed", 0.4, False))
-    monkeypatch.setattr(content, "results", lambda *_: Result("2.13.0", runs))
+    monkeypatch.setattr(html, "results", lambda *_: Result("2.13.0", runs))
     text = page(shown, None)
     assert '<td><code>test/test_x.py</code></td><td class="good">2 passed in 1 s</td><td>1 s</td>' in text
     assert '<td class="bad">1 failed</td>' in text and '<b class="bad">1 failed</b>' in text
-    monkeypatch.setattr(content, "results", lambda *_: Result("2.13.0", runs[:1]))
+    monkeypatch.setattr(html, "results", lambda *_: Result("2.13.0", runs[:1]))
     assert '<b class="good">passed</b>' in page(shown, None)
 
 
@@ -205,7 +204,7 @@ def test_rows_have_the_lines_of_both_sides_in_order() -> None:
     assert_expected_inline(
         plain,
         """\
-@  6  6 line 7: def f():
+@  0  0 line 7: def f():
    7  7 5
    8  8 6
    9  9 7
@@ -216,7 +215,7 @@ def test_rows_have_the_lines_of_both_sides_in_order() -> None:
   13 13 11
   14 14 12
   15 15 13
-@ 17 17 line 18: def f():
+@  0  0 line 18: def f():
   18 18 16
   19 19 17
   20 20 18
