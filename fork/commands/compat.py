@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from fork import process
@@ -22,20 +21,6 @@ from fork.series import Commit, Series
 from fork.verify.prefix import tests_folder
 
 CORE = "TestCommon or TestCompositeCompliance or TestBwdGradients or TestFwdGradients or TestMeta"
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one release said of one state."""
-
-    release: str
-    state: str
-    build: str
-    tests: str
-    passed: bool = False
-
-    def __str__(self) -> str:
-        return f"| {self.release} | {self.state} | {self.build} | {self.tests} |"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,16 +38,13 @@ def run(args: argparse.Namespace) -> int:
     if not series.operator_tests:
         raise ForkError(f"{series.root / 'stack/series.yaml'} names no tests: write `operator_tests: test/test_ops.py`")
     folder = build_folder(args, series, "build/compat")
-    rows = []
+    tried = []
     for release in args.releases or released():
-        made: list[Path] = []
-        rows.append(_try(series, commit, release, folder, made))
-        print(rows[-1], flush=True)
-        for left in made if not args.keep else ():
-            shutil.rmtree(left, ignore_errors=True)
+        tried.append(_try(series, commit, release, folder, args.keep))
+        print(tried[-1][0], flush=True)
     print("\n| torch | state | build | core tests |\n| --- | --- | --- | --- |")
-    print("\n".join(map(str, rows)))
-    return 0 if all(row.passed for row in rows) else 1
+    print("\n".join(row for row, _ in tried))
+    return 0 if all(passed for _, passed in tried) else 1
 
 
 def released() -> list[str]:
@@ -76,8 +58,9 @@ def released() -> list[str]:
     return [str(v) for v in found if v >= bases.release(bases.OLDEST) and not v.is_prerelease]
 
 
-def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[Path]) -> Row:
-    """One row; adds to `made` the folders of this release."""
+def _try(series: Series, commit: Commit, release: str, folder: Path, keep: bool) -> tuple[str, bool]:
+    """What one release says of the state, as a row of the table, and whether its tests passed."""
+    made: list[Path] = []
     try:
         release = bases.full(release)
         base = bases.obtain(release, "off", folder / "bases")
@@ -86,15 +69,18 @@ def _try(series: Series, commit: Commit, release: str, folder: Path, made: list[
         made += [folder / "bases" / release, build.home]
         start = time.monotonic()
         site = make(build)
+        took = f"{time.monotonic() - start:.0f} s"
+        chosen = f"({' or '.join(operators(series, commit))}) and ({CORE})"
+        command = [str(base.python), *["-m", "pytest", "-q", "-n", "2"], str(series.operator_tests), "-k", chosen]
+        result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
     except ForkError as error:
-        return Row(release, commit.name, f"failed: {error}", "")
-    took = f"{time.monotonic() - start:.0f} s"
-    chosen = f"({' or '.join(operators(series, commit))}) and ({CORE})"
-    command = [str(base.python), *["-m", "pytest", "-q", "-n", "2"], str(series.operator_tests), "-k", chosen]
-    result = process.attempt(command, cwd=tests_folder(series), env=environment(site, base.python))
+        return f"| {release} | {commit.name} | failed: {error} |  |", False
+    finally:
+        for left in made if not keep else ():
+            shutil.rmtree(left, ignore_errors=True)
     log = folder / f"{release}.log"
     log.write_text(result.stdout + result.stderr)
     said = re.findall(r"(\d+ (?:passed|failed|error)\w*)", (result.stdout.strip().splitlines() or [""])[-1])
     if result.returncode:
         print(f"log      {log}", flush=True)
-    return Row(release, commit.name, took, ", ".join(said) or "none ran", result.returncode == 0)
+    return f"| {release} | {commit.name} | {took} | {', '.join(said) or 'none ran'} |", result.returncode == 0

@@ -13,7 +13,6 @@ from fork.commands import options
 from fork.digest import digest
 from fork.engine.build import COMMAND, Build, environment, python_folder
 from fork.engine.pipeline import make
-from fork.engine.wheel.base import Base
 from fork.errors import ForkError, NothingToBuild
 from fork.folders import checkouts
 
@@ -28,22 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments")
 
 
-def _chosen(args: argparse.Namespace) -> tuple[Build | None, Base]:
-    """The fork and its base; no fork where nothing is changed of what a wheel holds."""
-    try:
-        build = options.chosen(args)
-    except NothingToBuild as nothing:
-        base = options.base_of(args)
-        print(f"note     {nothing}; so this is torch {base.version} itself", file=sys.stderr, flush=True)
-        return None, base
-    return build, build.base
-
-
 def run(args: argparse.Namespace) -> int:
     words = args.words[1:] if args.words[:1] == ["--"] else args.words
     if not words:
         raise ForkError("no command was given: write it after `--`, as in `fork run -- python script.py`")
-    build, base = _chosen(args)
+    build: Build | None = None
+    try:
+        build = options.chosen(args)
+        base = build.base
+    except NothingToBuild as nothing:
+        base = options.base_of(args)
+        print(f"note     {nothing}; so this is torch {base.version} itself", file=sys.stderr, flush=True)
     # Without a fork in a folder of the interpreter's, since two commands may run with two.
     home = build.home if build else checkouts(args.root).parent / "stock" / digest(str(base.python).encode())
     folder = python_folder(home, base.python)

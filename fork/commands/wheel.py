@@ -36,36 +36,25 @@ def run(args: argparse.Namespace) -> int:
 
 def pack(build: Build, site: Path, out: Path) -> Path:
     """The wheel: the fork's packages and the base's metadata under the version `<base>+<stack>`."""
+    content = build.home / "wheel"
+    without = shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+    # 2.13.0 becomes 2.13.0+name, and 2.13.0+cpu becomes 2.13.0+cpu.name.
+    version = f"{build.base.version}{'.' if '+' in build.base.version else '+'}{build.series.wheel_suffix}"
     with alone(build.home / "wheel.lock", f"another wheel of {build.home.name} is being packed"):
-        return _pack(build, site, out, build.home / "wheel")
-
-
-def _pack(build: Build, site: Path, out: Path, content: Path) -> Path:
-    version = local_version(build.base.version, build.series.wheel_suffix)
-    shutil.rmtree(content, ignore_errors=True)
-    for package in PACKAGES:
-        if (site / package).is_dir():
-            shutil.copytree(
-                site / package, content / package, copy_function=disk.link, ignore=shutil.ignore_patterns("__pycache__")
-            )
-    info = content / f"torch-{version}.dist-info"
-    shutil.copytree(
-        build.base.dist_info,
-        info,
-        ignore=shutil.ignore_patterns("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"),
-    )
-    metadata = (info / "METADATA").read_text()
-    (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
-    out.mkdir(parents=True, exist_ok=True)
-    # Beside its place, and then into it in one rename: a wheel that is there is whole.
-    with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:
-        command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", packing]
-        process.run(command, "packing failed")
-        shutil.rmtree(content)
-        (made,) = Path(packing).glob("*.whl")
-        return made.replace(out / made.name)
-
-
-def local_version(base: str, name: str) -> str:
-    """2.13.0 -> 2.13.0+name; 2.13.0+cpu -> 2.13.0+cpu.name."""
-    return f"{base}.{name}" if "+" in base else f"{base}+{name}"
+        shutil.rmtree(content, ignore_errors=True)
+        for package in PACKAGES:
+            if (site / package).is_dir():
+                code = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(site / package, content / package, copy_function=disk.link, ignore=code)
+        info = content / f"torch-{version}.dist-info"
+        shutil.copytree(build.base.dist_info, info, ignore=without)
+        metadata = (info / "METADATA").read_text()
+        (info / "METADATA").write_text(re.sub(r"(?m)^Version: .*$", f"Version: {version}", metadata, count=1))
+        out.mkdir(parents=True, exist_ok=True)
+        # Beside its place, and then into it in one rename: a wheel that is there is whole.
+        with tempfile.TemporaryDirectory(dir=out, prefix=".packing-") as packing:
+            command = [sys.executable, "-m", "wheel", "pack", str(content), "--dest-dir", packing]
+            process.run(command, "packing failed")
+            shutil.rmtree(content)
+            (made,) = Path(packing).glob("*.whl")
+            return made.replace(out / made.name)

@@ -61,7 +61,7 @@ def places(tmp_path: Path, monkeypatch: MonkeyPatch, quiet_git: None) -> dict[st
     monkeypatch.setattr(build, "install", lambda fork: "")
     monkeypatch.setattr(os, "execve", lambda *_: None)
     monkeypatch.setattr(wheel, "pack", lambda *_: tmp_path)
-    monkeypatch.setattr(compat, "_try", lambda *_: compat.Row("", "", "", "", True))
+    monkeypatch.setattr(compat, "_try", lambda *_: ("", True))
     monkeypatch.setattr(soundness, "problems", lambda *_: [])
     monkeypatch.setattr(check, "build_and_test", lambda *_: Result("", ()))
     monkeypatch.setattr(lint, "lint", lambda *_: [])
