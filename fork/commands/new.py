@@ -7,6 +7,7 @@ import functools
 import re
 import shlex
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from fork import process
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
         print(f"wrote    {folder / path}")
-    print(_next(folder, operator.name, _lacking(base.python)))
+    print(_next(folder, operator.name))
     return 0
 
 
@@ -70,24 +71,17 @@ def _known(python: Path, site: Path) -> frozenset[str]:
     )
 
 
-def _lacking(python: Path) -> list[str]:
-    """What an interpreter lacks of the packages that PyTorch's suites import."""
-    code = f"from importlib.util import find_spec; print(*(name for name in {SUITES} if not find_spec(name)))"
-    return process.run([python, "-c", code], f"{python} does not run", env=process.outside(), cwd="/").split()
-
-
-def _next(folder: Path, name: str, lacking: list[str]) -> str:
+def _next(folder: Path, name: str) -> str:
     """The commands to type from here; the suites are this project's, for any operator."""
-    first = f"python -m pip install {' '.join(lacking)}\n         " if lacking else ""
-    says = (
-        "first installs what the suites need, the next builds it, then come"
-        if lacking
-        else "first builds it, then come"
-    )
+    lacking = [package for package in SUITES if find_spec(package) is None]
     fork = f"python -m fork --root {shlex.quote(str(folder))}"
     tests = "test/test_ops.py" if Path.cwd() == BROUGHT else shlex.quote(str(BROUGHT / "test/test_ops.py"))
-    return f"""\
-next     {first}{fork} run -- python -c 'import torch; help(torch.{name})'
-         {fork} run -- python {tests} -k {name}
-         {fork} check --static
-         The {says} PyTorch's suites, and what is left to write."""
+    installs = "install what the suites need, " if lacking else ""
+    lines = [
+        *([f"python -m pip install {' '.join(lacking)}"] if lacking else []),
+        f"{fork} run -- python -c 'import torch; help(torch.{name})'",
+        f"{fork} run -- python {tests} -k {name}",
+        f"{fork} check --static",
+        f"They {installs}build it, run PyTorch's suites, and say what is left to write.",
+    ]
+    return "next     " + "\n         ".join(lines)

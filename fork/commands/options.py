@@ -38,11 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, sanitize: bool = True) -> Non
         help=f"compile up to N of PyTorch's sources and operators (default: {Build.most_sources})",
     )
     parser.add_argument("--build", type=Path, metavar="DIR", help="where builds are kept (default: build/)")
-    if not sanitize:
-        return
-    parser.add_argument(
-        "--sanitize", metavar="NAMES", help="instrument what is added or changed: address,undefined or thread (GCC)"
-    )
+    if sanitize:
+        says = "instrument what is added or changed: address,undefined or thread (GCC)"
+        parser.add_argument("--sanitize", metavar="NAMES", help=says)
 
 
 def stack(args: argparse.Namespace) -> Series:

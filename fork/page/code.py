@@ -16,7 +16,7 @@ from pygments.style import Style
 from pygments.token import Comment, Keyword, Name, Number, Operator, String
 from pygments.util import ClassNotFound
 
-from fork.cpp.difference import Hunk, hunks
+from fork.cpp.difference import hunks
 
 CONTEXT = 4
 
@@ -54,19 +54,12 @@ def coloured(lexer: Lexer, text: str) -> list[Markup]:
     return list(map(Markup, highlight(text, lexer, FORMATTER).split("\n")))
 
 
-def language(name: str) -> Lexer:
-    """The lexer of a language as a Markdown fence names it; plain text where there is none."""
-    try:
-        return get_lexer_by_name(name, stripnl=False)
-    except ClassNotFound:
-        return TextLexer(stripnl=False)
-
-
-def _lexer(path: str) -> Lexer:
+def lexer_of(path: str = "", language: str = "") -> Lexer:
+    """That of a file, or of a language as a Markdown fence names it; plain text's where there is none."""
     if path.endswith(".h"):  # Pygments takes it for C
-        return language("cpp")
+        language = "cpp"
     try:
-        return get_lexer_for_filename(path, stripnl=False)
+        return get_lexer_by_name(language, stripnl=False) if language else get_lexer_for_filename(path, stripnl=False)
     except ClassNotFound:
         return TextLexer(stripnl=False)
 
@@ -74,28 +67,25 @@ def _lexer(path: str) -> Lexer:
 def rows(path: str, before: str, after: str) -> list[Row]:
     """What changes between two texts, with a little context; each group of changes begins with a gap."""
     one, two = _lines(before), _lines(after)
-    groups: list[list[Hunk]] = []
-    for hunk in hunks(one, two):
-        if groups and hunk[0] - groups[-1][-1][1] <= 2 * CONTEXT:
-            groups[-1].append(hunk)
-        else:
-            groups.append([hunk])
-    lexer = _lexer(path)
-    # What comes after the last change need not be read.
-    new = coloured(lexer, "\n".join(two[: groups[-1][-1][3] + CONTEXT] if groups else []))
-    # A stack adds; what it removes is rare.
-    removes = any(a < b for group in groups for a, b, _, _ in group)
-    old = coloured(lexer, "\n".join(one[: groups[-1][-1][1]] if removes else []))
+    changes = hunks(one, two)
+    if not changes:
+        return []
+    # What comes after the last change need not be read, nor the old text where nothing is removed.
+    _, old_end, _, new_end = changes[-1]
+    new = coloured(lexer_of(path), "\n".join(two[: new_end + CONTEXT]))
+    old = coloured(lexer_of(path), "\n".join(one[:old_end])) if any(a < b for a, b, _, _ in changes) else []
     found: list[Row] = []
-    for group in groups:
-        i, j, end = max(group[0][0] - CONTEXT, 0), max(group[0][2] - CONTEXT, 0), min(group[-1][1] + CONTEXT, len(one))
-        if one:
-            found.append(Row("@", 0, 0, escape(_heading(two, j))))
-        for a, b, c, d in (*group, (end, end, 0, 0)):
-            found += [Row(" ", i + n + 1, j + n + 1, new[j + n]) for n in range(a - i)]
-            found += [Row("-", n + 1, 0, old[n]) for n in range(a, b)]
-            found += [Row("+", 0, n + 1, new[n]) for n in range(c, d)]
-            i, j = b, d
+    shown = 0  # how far the rows have come in the old text
+    for n, (a, b, c, d) in enumerate(changes):
+        next_change = changes[n + 1][0] if changes[n + 1 :] else len(one)
+        start, end = max(a - CONTEXT, shown), min(b + CONTEXT, next_change)
+        if one and (start > shown or not found):
+            found.append(Row("@", 0, 0, escape(_heading(two, start + c - a))))
+        found += [Row(" ", i + 1, i + c - a + 1, new[i + c - a]) for i in range(start, a)]
+        found += [Row("-", i + 1, 0, old[i]) for i in range(a, b)]
+        found += [Row("+", 0, i + 1, new[i]) for i in range(c, d)]
+        found += [Row(" ", i + 1, i + d - b + 1, new[i + d - b]) for i in range(b, end)]
+        shown = end
     return found
 
 

@@ -16,7 +16,7 @@ from math_core import LatexToMathML
 from mdit_py_plugins.anchors import anchors_plugin
 from mdit_py_plugins.dollarmath import dollarmath_plugin
 
-from fork.page.code import coloured, language
+from fork.page.code import coloured, lexer_of
 
 # A formula that is not LaTeX shows as it was written, with the reason.
 MATHEMATICS = LatexToMathML(continue_on_error=True)
@@ -76,7 +76,7 @@ def _formula(content: str, options: Mapping[str, bool]) -> str:
 
 
 def _fence(renderer: RendererHTML, tokens: Sequence[Token], n: int, options: OptionsDict, env: EnvType) -> str:
-    lines = coloured(language(tokens[n].info.strip().partition(" ")[0]), tokens[n].content)
+    lines = coloured(lexer_of(language=tokens[n].info.strip().partition(" ")[0]), tokens[n].content)
     return "<pre><code>" + "\n".join(lines) + "</code></pre>\n"
 
 

@@ -7,7 +7,7 @@ from expecttest import assert_expected_inline
 from pytest import MonkeyPatch, fixture, mark
 
 from fork.page import html, markdown
-from fork.page.code import coloured, language, rows
+from fork.page.code import coloured, lexer_of, rows
 from fork.page.html import LONG, Change, Content, page, render
 from fork.series import MARKS, Series
 from fork.tests.helpers import Tool, fork, write
@@ -228,7 +228,7 @@ def test_rows_have_the_lines_of_both_sides_in_order() -> None:
 def test_colours_of_a_token_of_several_lines() -> None:
     text = 'def f(x):\n    """One\n    & two."""\n    return 1\n# end\n'
     assert_expected_inline(
-        "\n".join(coloured(language("python"), text)),
+        "\n".join(coloured(lexer_of(language="python"), text)),
         """\
 <span style="color: var(--word)">def</span> <span style="color: var(--name)">f</span>(x):
     <span style="color: var(--text)">\"\"\"One</span>
@@ -239,7 +239,7 @@ def test_colours_of_a_token_of_several_lines() -> None:
     )
     (header,) = rows("a.h", "", "class A;")
     assert header.code == '<span style="color: var(--word)">class</span> <span style="color: var(--name)">A</span>;'
-    assert coloured(language("of no name"), "a < b\n") == ["a &lt; b", ""]
+    assert coloured(lexer_of(language="of no name"), "a < b\n") == ["a &lt; b", ""]
 
 
 def test_markdown() -> None:

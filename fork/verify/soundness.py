@@ -147,7 +147,7 @@ def marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
 
 def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
     """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
-    seen: set[str] = set()
+    problems: list[str] = []
     tried: set[tuple[str, str]] = set()  # texts, which most states share
     used: set[tuple[str, str]] = set()
     for commit in series.commits:
@@ -157,10 +157,8 @@ def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
         state = {path: file.read_text() for path, file in (series.of_kind(held, New) | woven).items()}
         fresh = {path: held[path] for path in state if (path, state[path]) not in tried}
         tried |= state.items()
-        for problem in weave_state(fresh, series.anchors, read, used)[1]:
-            if problem not in seen:
-                yield problem
-            seen.add(problem)
+        problems += weave_state(fresh, series.anchors, read, used)[1]
+    yield from dict.fromkeys(problems)
     for path, kind in sorted(series.anchors.items()):
         if isinstance(kind, Fragment) and path in {path for path, _ in used}:
             for container in kind.places:
