@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from pathlib import Path, PurePosixPath
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -64,12 +63,6 @@ class Content:
     @property
     def rows(self) -> list[Row]:
         return [row for change in self.changes or () for row in change.rows]
-
-    @property
-    def folders(self) -> list[tuple[str, list[Change]]]:
-        """The changes in their order, those that stand together in a folder under its name."""
-        pairs = groupby(self.changes or (), key=lambda change: str(PurePosixPath(change.path).parent))
-        return [(folder, list(changes)) for folder, changes in pairs]
 
 
 def page(series: Series, one: PullRequest | Commit | None) -> str:

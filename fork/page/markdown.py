@@ -37,15 +37,17 @@ def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, fol
     maps the name of a file, or any address, to its place on the page: links to it and code that names it lead there.
     Links are relative to `folder`; a link to a file that is not on the page is plain words.
     """
-    parser = _parser(prefix)
+    parser = _parser()
     tokens = parser.parse(text)
-    ids = [str(token.attrGet("id")) for token in tokens if token.type == "heading_open"]
-    links = {**links, **{f"#{id.removeprefix(prefix)}": f"#{id}" for id in ids}}
+    ids = [token.attrGet("id") for token in tokens if token.type == "heading_open"]
+    links = {**links, **{f"#{id}": f"#{prefix}{id}" for id in ids}}
     headings = []
     for n, token in enumerate(tokens):
-        if token.type == "heading_open" and token.tag == "h2":
-            words = Markup(parser.renderer.render(tokens[n + 1].children or [], parser.options, {}))
-            headings.append((str(token.attrGet("id")), words))
+        if token.type == "heading_open":
+            token.attrSet("id", f"{prefix}{token.attrGet('id')}")
+            if token.tag == "h2":
+                words = Markup(parser.renderer.render(tokens[n + 1].children or [], parser.options, {}))
+                headings.append((str(token.attrGet("id")), words))
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1]) + shift, 6)}"
         if token.type == "fence" and token.info.strip() == "math":
@@ -55,20 +57,15 @@ def render(text: str, prefix: str, links: Mapping[str, str], shift: int = 1, fol
     return Text(Markup(parser.renderer.render(tokens, parser.options, {})), headings)
 
 
-def _parser(prefix: str) -> MarkdownIt:
+def _parser() -> MarkdownIt:
     # Raw HTML stays text, and an image becomes a link: a page loads nothing.
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
     dollarmath_plugin(parser, allow_labels=False, allow_space=False, allow_digits=False, renderer=_formula)
-    anchors_plugin(parser, max_level=6, slug_func=lambda title: prefix + slug(title))
+    anchors_plugin(parser, max_level=6)  # with the ids that GitHub gives
     parser.add_render_rule("fence", _fence)
     parser.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return parser
-
-
-def slug(title: str) -> str:
-    """The id that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
 
 
 def _formula(content: str, options: Mapping[str, bool]) -> str:
