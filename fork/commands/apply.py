@@ -29,9 +29,9 @@ def run(args: argparse.Namespace) -> int:
     checkout = Checkout.open(args.tree)
     checkout.refuse_dirty()
     steps = weave_steps(checkout, series, series.find(args.pr))
-    untracked = [p for step in steps for p in step.texts if _in_the_way(checkout, p)]
-    if untracked:
-        raise ForkError(f"{checkout.path / untracked[0]} is not under git and in the way: move it")
+    for path in (path for step in steps for path in step.texts):
+        if checkout.read(path) is None and (checkout.path / path).exists():
+            raise ForkError(f"{checkout.path / path} is not under git and in the way: move it")
     if left := list(soundness.marked(series, soundness.UNFINISHED)):
         print(f"note     {len(left)} lines are left to write, which `fork check --static` names, such as {left[0]}")
     commits = f"{len(steps)} commit{'' if len(steps) == 1 else 's'}"
@@ -68,7 +68,3 @@ def plan(checkout: Checkout, series: Series, steps: list[Step]) -> str:
             lines.append(f"   {added} {actual}: {series.where(step.commit, path)}")
         before = step.texts
     return "\n".join(lines) + "\n"
-
-
-def _in_the_way(checkout: Checkout, path: str) -> bool:
-    return checkout.read(path) is None and (checkout.path / path).exists()

@@ -132,17 +132,13 @@ def needed(entry: Mapping[str, Any], tree: Path) -> Linter:
     if PIP in command:
         return Linter(code, tuple(word for word in command[command.index(PIP) + 1 :] if not word.startswith("-")))
     options = dict(word.removeprefix("--").split("=", 1) for word in command if "=" in word)
-    if DOWNLOAD in command and (version := _version(tree / options["config-json"], options["linter"])):
-        program = f"{options['output-dir']}/{options['output-name']}"
-        return Linter(code, (f"{options['linter']}=={version}",), program)
+    if DOWNLOAD in command:
+        # Of a program that PyTorch loads from a store of its own, the address names the version.
+        known = json.loads((tree / options["config-json"]).read_text()).get(options["linter"], {})
+        if found := re.search(r"/(\d+\.\d+\.\d+)/", known.get("Linux", {}).get("download_url", "")):
+            program = f"{options['output-dir']}/{options['output-name']}"
+            return Linter(code, (f"{options['linter']}=={found[1]}",), program)
     return Linter(code, lacks=f"pip does not have what `{' '.join(command)}` sets up")
-
-
-def _version(config: Path, program: str) -> str | None:
-    """The version of a program that PyTorch loads from a store of its own, which the address names."""
-    address = json.loads(config.read_text()).get(program, {}).get("Linux", {}).get("download_url", "")
-    found = re.search(r"/(\d+\.\d+\.\d+)/", address)
-    return found[1] if found else None
 
 
 def _copy(checkout: Checkout, tip: str, tree: Path) -> None:
