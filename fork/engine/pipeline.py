@@ -169,7 +169,7 @@ def _print_plan(job: Job) -> None:
         if path.endswith(".cu") and not job.compiler.toolkit:
             print(f"left out {path}: CUDA is {job.compiler.lacking}")
     own = units(job)
-    todo = [unit for unit in (*own.torch, *own.archive, *own.module) if own.torch or own.archive]
+    todo = [unit for unit in (*own.torch, *own.module) if own.torch]
     kept = {unit for unit in todo if job.compiler.kept(unit)}
     for unit in todo:
         took = "" if unit in kept else job.compiler.took([unit])

@@ -19,9 +19,13 @@ from fork.tests.test_objects import compiled
 
 # A library that ends inside a page, and one hole near it: right above, below, or farther than a jump reaches.
 PROGRAM = """
-#include "jumps.cpp"
-const Copy fork_copies[1] = {};
-const size_t fork_copy_count = 0;
+#include "base.cpp"
+char* fork_places[1];
+namespace {
+std::vector<Place> hidden() { return {}; }
+std::vector<Place> variables() { return {}; }
+std::vector<Place> copies() { return {}; }
+}
 int main() {
   const int64_t mib = 1 << 20, size = 8192 * mib;
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fork.engine.binary.libraries import LATE, NAMES, Held, Place
-from fork.engine.replace.hidden import is_other
+from fork.engine.binary.objects import is_other
 
 CPU, C10, BINDINGS, CUDA, C10_CUDA = NAMES
 

@@ -22,8 +22,8 @@ from fork.engine.binary.libraries import Libraries
 from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
 from fork.engine.generate.schemas import SCHEMAS
+from fork.engine.link.leading import WRITABLE, led
 from fork.engine.replace.search import Replacements, Search
-from fork.engine.replace.variables import WRITABLE
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
 from fork.tests.helpers import committed, flags_of, write
@@ -294,11 +294,12 @@ class Small:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
         search, changed, headers, texts = self._search(edits, limit)
         found = search.find(changed, headers)
+        files = in_front(found)
         # A fork has two libraries, each with tables of its own.
-        made = [Object(file) for file in found.objects if file.name.startswith("own-")]
+        made = [Object(file) for file in files if file.name.startswith("own-")]
         assert all(symbol.hidden for one in made for symbol in one.defined.values())
         front = self.folder / "libtorch.so"
-        compiled("-shared", WRITABLE, *found.objects, self.library, "-Wl,--no-undefined", "-o", front)
+        compiled("-shared", WRITABLE, *files, self.library, "-Wl,--no-undefined", "-o", front)
         whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
         return self.printed(str(front)), self.printed(library=whole), list(found.told)
 
@@ -347,6 +348,12 @@ NOTHING_GENERATED: Any = SimpleNamespace(
     sources=lambda names, whole: {},
     released={SCHEMAS: "#include <ATen/native/Generic.h>\n"},
 )
+
+
+def in_front(found: Replacements) -> list[Path]:
+    """What a library is linked of that goes in front of the base."""
+    assert found.libraries
+    return led(found, found.libraries, (found.objects, ()))[0]
 
 
 def compiled(*words: str | Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -116,17 +117,24 @@ class Libraries:
         rows = self._ask(["*"])
         if bare := next((row[1] for row in rows if row[0] == "bare"), None):
             raise ForkError(
-                f"{bare} lists no hidden symbols of an x86-64 machine, so nothing tells who calls a changed function: "
+                f"{bare} lists no hidden symbols, so nothing tells where it has what others call: "
                 "take PyTorch's own wheel"
             )
-        if symbolic := next((row[1] for row in rows if row[0] == "symbolic"), None):
-            raise ForkError(f"{symbolic} was linked with -Bsymbolic, so nothing takes the place of what it defines")
+        self._symbolic = next((row[1] for row in rows if row[0] == "symbolic"), None)
         self.files: dict[str, int] = defaultdict(int)
         self._having: dict[str, set[str]] = defaultdict(set)
         for _, file, where in (row for row in rows if row[0] == "file"):
             library = where.rpartition("/")[2]
             self._having[file].add(library)
             self.files[file] += library not in LATE
+
+    def refuse_what_cannot_be_replaced(self) -> None:
+        """Raises where nothing takes the place of what the libraries define, or nothing tells who calls it."""
+        if (machine := platform.machine()) != "x86_64":
+            raise ForkError(f"this machine is {machine}: who calls a changed function is read of x86-64 code alone")
+        if self._symbolic:
+            said = "was linked with -Bsymbolic, so nothing takes the place of what it defines"
+            raise ForkError(f"{self._symbolic} {said}")
 
     def held(self, reached: Iterable[str], names: Iterable[str]) -> Held:
         """What is known of all names that were asked for; who reaches them only of those in `reached`."""

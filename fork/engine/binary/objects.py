@@ -24,6 +24,13 @@ LED = re.compile(r"(?!\.text)|(?!.*(?:_FUNE|_M_invoke|_M_manager)).*Ul")
 NUMBERED = re.compile(r"\.rodata\.(?:CSWTCH|C)\.\d")
 MAKES = re.compile(r"vtable for torch::autograd::generated::(\w+Backward\w*\d+)")
 PYTHON = re.compile(r"_?Py[A-Z_]\w*")
+# The compiler's own libraries have these, and the linker finds them there, the C library's part that is not shared too.
+# What PyTorch adds to `std`, as to_string of a type of its own, is its own.
+UNSHARED = r"(?:atexit|at_quick_exit|pthread_atfork|[fl]?stat(?:64)?|fstatat(?:64)?|mknod(?:at)?)$"
+STD = r"std::(?!.*\b(?:c10d?|at|torch|caffe2)::)"
+LIBC_AND_LIBSTDCXX = re.compile(
+    rf"__(?!numpy_)|_[A-Y]|{STD}|operator (?:new|delete)|__gnu_cxx::|__cxxabiv1::|{UNSHARED}"
+)
 # What the second name of a local function begins with; references.cpp has it too.
 LOCALS = "fork.local."
 # Told once for the base, and once for the copy; what each finds out for itself, such as a type or how a function's
@@ -286,6 +293,11 @@ def readable(name: str) -> str:
     """A symbol's name as C++ writes it."""
     # Nobody frees what that returns, which is once for each name.
     return (_demangle()(name.encode(), None, None, None) or name.encode()).decode()
+
+
+def is_other(name: str) -> bool:
+    """Whether a function is of a library that every C++ program has."""
+    return bool(LIBC_AND_LIBSTDCXX.match(readable(name) if name.startswith("_Z") else name))
 
 
 def node_of(symbol: str) -> str:

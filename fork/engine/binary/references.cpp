@@ -28,7 +28,7 @@
 //   symbolic LIBRARY
 //     It was linked so that its own definitions come first (-Bsymbolic).
 //   bare LIBRARY
-//     It lists no hidden symbols (it is stripped), or is of another machine.
+//     It lists no hidden symbols (it is stripped).
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -140,7 +140,7 @@ class Library {
         table(section, dynamic);
       }
     }
-    if (!listed || header_->e_machine != EM_X86_64) {
+    if (!listed) {
       say("bare", path_);
     }
   }

@@ -36,7 +36,7 @@ ARM: Mapping[str, tuple[str, ...]] = {
 }
 
 
-BINUTILS = ("ar", "objcopy", "objdump")
+BINUTILS = ("objcopy", "objdump")
 
 
 def settings() -> list[str]:
@@ -181,8 +181,7 @@ def glued(work: Path, name: str, text: str) -> Path:
     """The object of a program of glue/ with the lists that the tool writes for it."""
     program = GLUE / f"{name}.cpp"
     text = f'#include "{program}"\n{text}'
-    included = (program, *sorted(GLUE.glob("*.h")))
-    made = work / f"own-{name}-{digest(text.encode(), *(file.read_bytes() for file in included))}.o"
+    made = work / f"own-{name}-{digest(text.encode(), program.read_bytes())}.o"
     source = made.with_suffix(".cpp")
     disk.write(work, source.name, text)
     # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fork import process
+from fork.engine.binary.libraries import Libraries
+from fork.engine.binary.objects import Object
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
+from fork.engine.link.leading import WRITABLE, led
 from fork.engine.link.units_of_the_stack import Job, units
-from fork.engine.replace.variables import WRITABLE
 from fork.engine.wheel import disk
 from fork.errors import ForkError
 
@@ -24,27 +26,22 @@ def link_fork(job: Job) -> dict[str, Path]:
     """The new libraries by their path in the site folder."""
     compiled = units(job)
     # The bindings take longest.
-    objects = _compile(job, [*compiled.module, *compiled.torch, *compiled.archive])
-
-    def of(part: Iterable[Unit]) -> list[str]:
-        return [str(objects[unit]) for unit in part]
-
-    base, work = job.compiler.base, job.work
-    replaced = [*job.replaced.objects, *job.replaced.python]
+    objects = _compile(job, [*compiled.module, *compiled.torch])
+    base, work, replaced = job.compiler.base, job.work, job.replaced
+    parts = (replaced.objects, compiled.torch), (replaced.python, compiled.module)
+    groups = [[*front, *(Object(objects[unit]) for unit in own)] for front, own in parts]
+    in_torch, in_module = led(replaced, replaced.libraries or Libraries(base, work), groups)
     gpu = [str(library) for library in job.compiler.toolkit.libraries] if job.compiler.toolkit else []
-    behind = [*_libraries(job), *(device.libraries(base) if replaced else gpu)]
-    # Weak: what leads changed sources to the base's own comes first.
-    supplied = [str(toolchain.copied(objects[unit], ["--weaken"])) for unit in compiled.archive]
-    archive = _archive(job, supplied) if supplied else []
+    behind = [*_libraries(job), *(device.libraries(base) if replaced.objects or replaced.python else gpu)]
     wrapping = ["-Wl,--wrap=GOMP_parallel"] if "thread" in job.sanitize else []
     torch = work / "libtorch.so"
     # The base's libtorch.so is an empty stub that every program links; the fork's holds the operators.
-    words = [*map(str, job.replaced.objects), *of(compiled.torch), "-Wl,--no-as-needed", *behind, *archive, *wrapping]
+    words = [*map(str, in_torch), "-Wl,--no-as-needed", *behind, *wrapping]
     _link(job, torch, [*words, "-Wl,--no-undefined", "-Wl,-soname,libtorch.so"], "$ORIGIN:$ORIGIN/../../torch.libs")
     # What changed sources of the bindings define is looked up here before libtorch_python.so.
     module = work / f"_C{base.probe.suffix}"
     python = [str(torch), str(base.torch / "lib/libtorch_python.so"), *behind]
-    words = [*map(str, job.replaced.python), *of(compiled.module), "-Wl,--no-as-needed", *python]
+    words = [*map(str, in_module), "-Wl,--no-as-needed", *python]
     _link(job, module, words, "$ORIGIN:$ORIGIN/lib:$ORIGIN/../torch.libs")
     job.compiler.forget()
     return {TORCH: torch, f"torch/{module.name}": module}
@@ -73,14 +70,6 @@ def _libraries(job: Job) -> list[str]:
     own = [base.torch / "lib" / name for name in ("libtorch_cpu.so", "libc10.so")]
     openmp = [*(base.torch / "lib").glob("libgomp*.so*"), *(base.site / "torch.libs").glob("libgomp*.so*")]
     return [str(file) for file in (*own, *openmp)]
-
-
-def _archive(job: Job, objects: Sequence[str]) -> list[str]:
-    """A static library gives up a symbol only where the base's libraries do not export it."""
-    made = job.work / "glue.a"
-    made.unlink(missing_ok=True)
-    process.run([toolchain.which("ar"), "rcs", made, *objects], f"{made.name} is not made")
-    return [str(made)]
 
 
 def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:

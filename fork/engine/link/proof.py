@@ -11,7 +11,7 @@ import sys
 from functools import cache
 
 ADDRESS = ctypes.sizeof(ctypes.c_void_p)
-# What jumps.cpp writes: a jump over a distance, and one to the address behind it.
+# What base.cpp writes: a jump over a distance, and one to the address behind it.
 JUMP, FAR = b"\xe9", b"\xff\x25\0\0\0\0"
 
 

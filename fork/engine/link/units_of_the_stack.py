@@ -48,17 +48,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Units:
-    """The units of each library: libtorch.so, the archive that it is linked with last, and torch._C."""
+    """The units of each library: libtorch.so, and torch._C."""
 
     torch: list[Unit] = field(default_factory=list)
-    archive: list[Unit] = field(default_factory=list)
     module: list[Unit] = field(default_factory=list)
 
 
 def units(job: Job) -> Units:
     """All that has to be compiled, of each library what takes longest first."""
     made: dict[str, list[Path]] = generated_sources(job) if job.operators else defaultdict(list)
-    bindings = [*_including(job, "bindings", made["python"], "python_symbols.cpp" if job.operators else "")]
+    bindings = _including(job, "bindings", made["python"])
     nodes = " ".join(f"NODES({name})" for name in job.replaced.classes)
     own_rows = [file.stem + "_own" for file in made["python"] if file.stem == METHODS]
     rows = " ".join(f"ROWS({name})" for name in (*job.replaced.rows, *own_rows))
@@ -88,7 +87,6 @@ def units(job: Job) -> Units:
     ]
     return Units(
         torch=[*generated, *own, *last],
-        archive=[_glue(f"{name}_symbols", HIDING) for name in _symbols(job)],
         module=[*bindings, _glue("module", HIDING, *module)],
     )
 
@@ -146,16 +144,3 @@ def _calls_helpers(file: Path) -> bool:
 
 def _autograd(job: Job) -> Path:
     return job.generated / "autograd/torch/csrc/autograd/generated"
-
-
-def _symbols(job: Job) -> list[str]:
-    """The groups of symbols, hidden in the base's libraries, that this stack's code may call."""
-    ours = "".join(file.read_text() for file in job.sources.values())
-    uses = {
-        "autograd": job.replaced.generated
-        or job.operators
-        and "unpack(" in (_autograd(job) / "VariableTypeEverything.cpp").read_text(),
-        "functorch": any(path.startswith("aten/src/ATen/functorch/") for path in job.sources),
-        "blas": "cpublas" in ours,
-    }
-    return [name for name, used in uses.items() if used]

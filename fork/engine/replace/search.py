@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fork.checkout.release_tree import Tree
 from fork.cpp.registrations import left
-from fork.engine.binary.libraries import Caller, Held, Libraries, Place
+from fork.engine.binary.libraries import Caller, Held, Libraries
 from fork.engine.binary.objects import GLOBAL, Object, called, node_of
 from fork.engine.compile import submodules
 from fork.engine.compile.compiler import Compiler, Failed, Unit
 from fork.engine.generate.generated import Generated
 from fork.engine.replace.decide import Decision
-from fork.engine.replace.hidden import is_other, leading
-from fork.engine.replace.jumps import jumping
 from fork.engine.replace.locals import file_of, named
 from fork.engine.replace.source import CHANGED, Source
-from fork.engine.replace.trace import SUPPLIED, Trace, say
-from fork.engine.replace.variables import sharing, weakened
+from fork.engine.replace.trace import Trace, say
 from fork.errors import UNCOMPILED, UNSEEN, ForkError, refuse_all
 from fork.refusals import Refusal
 from fork.tree import KERNEL
@@ -39,23 +36,24 @@ CLASSES = re.compile(r"^FORK_CLASSES\((\w+)\)", re.MULTILINE)
 class Replacements:
     """The objects that go in front, those of the Python bindings apart; a phrase for each source; where the base looks
     up what they define; the folder of the headers that the branch changes; the functions that make Python's classes of
-    nodes again, the files whose rows of Python's methods differ, whether generated sources are among the objects, and a
-    source that defines operators again; the words that the changed sources have no longer; the line of the list of
-    operators that names each changed kernel; and which of the base's functions, by library and place there, jump to the
-    fork's."""
+    nodes again, the files whose rows of Python's methods differ, and a source that defines operators again; the words
+    that the changed sources have no longer; the line of the list of operators that names each changed kernel; which of
+    the base's functions, by library and place there, jump to the fork's; which of the variables that they define are
+    the base's; and the base's libraries, where somebody has read them."""
 
-    objects: Sequence[Path] = ()
-    python: Sequence[Path] = ()
+    objects: Sequence[Object] = ()
+    python: Sequence[Object] = ()
     told: Sequence[str] = ()
     slots: Sequence[tuple[str, str, int]] = ()
     headers: Sequence[Path] = ()
     classes: Sequence[str] = ()
     rows: Sequence[str] = ()
-    generated: bool = False
     definitions: str = ""
     gone: frozenset[str] = frozenset()
     kernels: Mapping[str, str] = field(default_factory=dict)
     jumps: Sequence[tuple[str, str, int]] = ()
+    shared: frozenset[str] = frozenset()
+    libraries: Libraries | None = None
 
     def __bool__(self) -> bool:
         """Whether anything is linked for it."""
@@ -75,6 +73,7 @@ class Search:
         generated: Generated,
         new: Mapping[str, str],
     ) -> None:
+        libraries.refuse_what_cannot_be_replaced()
         self._tree, self._libraries, self._generated = tree, libraries, generated
         self._before = before  # the compiler with the release's headers
         self._decision = Decision(tree, libraries, (compiler, before), limit, generated, new)
@@ -196,41 +195,21 @@ class Search:
                 shown = {name for name, symbol in one.defined.items() if not symbol.hidden}
                 symbols |= {name for name in shown if one.defined[name].binding == GLOBAL or node_of(name)}
             told.append(f"{source.path} ({source.why})")
-        held, jumps = self._libraries.held((), symbols), dict[str, set[Place]]()
-        files: list[list[Path]] = []
-        for group in groups.values():
-            variables = self._lent(group, held.keeps) if group else {}
-            lent = [(one.file, variables.keys() & one.undefined) for one in group]
-            files.append([weakened(file, names) if names else file for file, names in lent])
-            if variables:
-                files[-1].append(sharing(variables, self._libraries.work))
-            if hidden := self._lent(group, held.hides) if group else {}:
-                files[-1].append(leading(hidden, self._libraries.work))
-            defined = {name for one in group for name in one.defined}
-            if own := {name: held.places[name] for name in defined & self._trace.jumps - jumps.keys()}:
-                files[-1].append(jumping(own, self._libraries.work))
-                jumps |= own
+        held = self._libraries.held((), symbols)
         slots = [(name, library, at) for name in sorted(symbols) for library, at in sorted(held.slots.get(name, ()))]
-        gone = frozenset(word for source in self._trace.sources for word in source.gone)
-        copies = [(name, place.library, place.offset) for name in sorted(jumps) for place in jumps[name]]
+        jumps = sorted(self._trace.jumps & {name for _, one in self._trace.objects() for name in one.defined})
         made = [source for source in self._trace.sources if source.generated]
         return Replacements(
-            objects=files[0],
-            python=files[1],
+            objects=groups[False],
+            python=groups[True],
             told=told,
             slots=slots,
             classes=[name for one in made for name in CLASSES.findall(one.text.after)],
             rows=[Path(one.path).stem for one in made if ROWS in one.text.after],
-            generated=bool(made),
             definitions=self._generated.definitions,
-            gone=gone,
+            gone=frozenset(word for source in self._trace.sources for word in source.gone),
             kernels=self._generated.kernels,
-            jumps=copies,
+            jumps=[(name, place.library, place.offset) for name in jumps for place in held.places[name]],
+            shared=frozenset(self._trace.shared),
+            libraries=self._libraries,
         )
-
-    def _lent(self, group: Sequence[Object], place_of: Callable[[str, bool], Place | None]) -> dict[str, Place]:
-        """Where the base has what it hides of what these objects use, and no compiled source has of its own."""
-        own = {name for _, one in self._trace.objects() for name in one.defined} - self._trace.shared
-        used = {name for one in group for name in (*one.undefined, *one.defined)} - own
-        wanted = (name for name in used if not is_other(name) and not SUPPLIED.match(called(name)))
-        return {name: place for name in wanted if (place := place_of(name, group[0].python))}

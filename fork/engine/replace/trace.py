@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fork.cpp.registrations import NAME, object_of
-from fork.engine.binary.libraries import BINDINGS, ENDINGS, Caller, Held, Libraries
+from fork.engine.binary.libraries import BINDINGS, ENDINGS, LATE, Caller, Held, Libraries
 from fork.engine.binary.objects import (
     GLOBAL,
     LOCALS,
@@ -17,6 +17,7 @@ from fork.engine.binary.objects import (
     called,
     changed_sections,
     identifier,
+    is_other,
     led_to,
     local,
     node_of,
@@ -24,8 +25,6 @@ from fork.engine.binary.objects import (
 )
 from fork.engine.generate.generated import Generated
 from fork.engine.replace.decide import SAYS, Decided
-from fork.engine.replace.hidden import is_other
-from fork.engine.replace.jumps import can_jump
 from fork.engine.replace.source import CHANGED, Source
 from fork.refusals import Refusal
 
@@ -39,8 +38,7 @@ REGISTERS = re.compile(r"[Rr]egist|[sS]et\w*(?:Hook|Handler|Allocator|Callback)|
 AGAIN = re.compile(
     r"torch::Library::|c10::Dispatcher::registerImpl|at::native::Register\w*Dispatch|__cudaRegister|__[atu]b?san_"
 )
-# What the tool's own glue has for generated code.
-SUPPLIED = re.compile(r"torch::autograd::VariableType::unpack(?:_opt)?$")
+NEAR = 5  # bytes of a jump over at most 2 GiB
 
 
 @dataclass(frozen=True)
@@ -176,7 +174,15 @@ class Trace:
                 self.jumps |= {name for name in shown if name in held.exported and self._may_jump(one, name, held)}
 
     def _may_jump(self, one: Object, name: str, held: Held) -> bool:
-        return one.where[name] not in one.kernels and can_jump(one, name, held)
+        """Whether every copy that the base has of a function of this object has room, and no other function's name."""
+        places = held.places.get(name, set())
+        known = len(places) == 1 if name.startswith(LOCALS) else bool(places)  # else of two files of one name
+        if not known or one.defined[name].data or one.where[name] in one.kernels:
+            return False
+        # Where the compiler folded equal functions, the branch may have made them unlike.
+        others = (twin for place in places for twin in place.twins if plain(twin) != plain(name))
+        alike = all(one.places.get(twin) == one.places[name] for twin in others)
+        return alike and all(place.room >= NEAR and place.library not in LATE for place in places)
 
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
@@ -228,7 +234,7 @@ class Trace:
             told.problems.extend(self._trace_start(source, one, held))
             for name in sorted((one.undefined & held.hidden) - held.exported):
                 place = held.hides(name, one.python) or held.keeps(name, one.python)
-                if not place and not is_other(name) and not SUPPLIED.match(called(name)):
+                if not place and not is_other(name):
                     told.missing.append((source, name))
         return told
 
