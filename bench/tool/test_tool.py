@@ -145,7 +145,7 @@ import ctypes
 from bench.tool.coverage import probe
 libm = ctypes.CDLL("libm.so.6")
 libm.cbrt.restype, libm.cbrt.argtypes = ctypes.c_double, [ctypes.c_double]
-place = ctypes.cast(libm.cbrt, ctypes.c_void_p).value - probe.mapped()["libm.so.6"][0]
+place = ctypes.cast(libm.cbrt, ctypes.c_void_p).value - probe.begins()["libm.so.6"]
 ran = probe.watch({"libm.so.6": [("cbrt", place)], "no_such_library.so": [("none", 0)]}, [])
 assert ran == []
 print([round(libm.cbrt(x)) for x in (27.0, 8.0)], ran)

@@ -18,7 +18,7 @@ def test_variables_that_begin_as_zero_are_a_librarys_own(tmp_path: Path) -> None
     command = [str(toolchain.cxx()), "-x", "c++", "-", "-shared", "-fPIC", "-o", str(library)]
     subprocess.run(command, input=source, text=True, check=True)
     loaded = ctypes.CDLL(str(library))
-    base = proof.mapped()[library.name][0]
+    base = proof.begins()[library.name]
     slot = ctypes.addressof(ctypes.c_void_p.in_dll(loaded, "some")) - base
     slots = [(name, library.name, slot + n * proof.ADDRESS) for n, name in enumerate(("one", "zeros"))]
     assert proof.wrong(slots, [library.name]) == []
@@ -45,7 +45,7 @@ def test_a_copy_jumps_to_a_librarys_own_or_not(tmp_path: Path) -> None:
     ctypes.memmove(at("far"), proof.JUMP + (at("step") - at("far") - 5).to_bytes(4, sys.byteorder, signed=True), 5)
     ctypes.memmove(at("step"), proof.FAR + at("own").to_bytes(8, sys.byteorder), 14)
     file = "libjumps_of_test_proof.so"
-    names, base = ("near", "far", "own"), proof.mapped()[file][0]
+    names, base = ("near", "far", "own"), proof.begins()[file]
     copies = [(name, file, at(name) - base) for name in names]
     assert proof.staying(copies, [file]) == [f"own of {file}"]
     assert proof.staying(copies, ["libc.so.6"]) == [f"{name} of {file}" for name in names]

@@ -77,11 +77,11 @@ const char* get_cuda_check_suffix() noexcept {
 # Where the dispatcher's table of softplus leads, and what two functions of the base's libraries are to a program.
 CODE = """
 import ctypes, torch
-from fork.engine.link.proof import mapped
+from fork.engine.link.proof import file_of
 scope = ctypes.CDLL(torch._C.__file__)
 stub = (ctypes.c_uint64 * 8).in_dll(scope, "_ZN2at6native13softplus_stubE")
-spans = {name: span for name, span in mapped().items() if name.startswith("libtorch")}
-print({name for value in stub for name, (start, end) in spans.items() if start <= value < end})
+names = {file_of(value).rpartition("/")[2] for value in stub}
+print({name for name in names if name.startswith("libtorch")})
 suffix = scope._ZN3c104cuda21get_cuda_check_suffixEv
 suffix.restype = ctypes.c_char_p
 print(suffix().decode())

@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from fork.engine.link.proof import mapped, staying
+from fork.engine.link.proof import begins, inside, staying
 
 PAGE = mmap.PAGESIZE
 TRAPS = {"x86_64": b"\xcc", "aarch64": b"\x00\x00\x20\xd4"}
@@ -39,10 +39,8 @@ class Action(ctypes.Structure):
 def elsewhere(names: list[str], ours: list[str]) -> list[str]:
     """The names that PyTorch's libraries do not find in these of ours: they search in the order that `torch._C` has."""
     scope = ctypes.CDLL(torch._C.__file__)
-    libraries = mapped()
-    spans = [libraries[name] for name in map(os.path.basename, ours) if name in libraries]
     places = {name: ctypes.cast(getattr(scope, name), ctypes.c_void_p).value or 0 for name in names}
-    return [name for name, place in places.items() if not any(start <= place < end for start, end in spans)]
+    return [name for name, place in places.items() if not inside(place, list(map(os.path.basename, ours)))]
 
 
 def trap(address: int, libc: ctypes.CDLL) -> bytes:
@@ -58,7 +56,7 @@ def trap(address: int, libc: ctypes.CDLL) -> bytes:
 
 def kept(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> set[str]:
     """The old copies, such as `f of libtorch_cpu.so`, that do not jump to ours."""
-    libraries = mapped()
+    libraries = begins()
     copies = [(name, lib, offset) for lib, functions in old.items() if lib in libraries for name, offset in functions]
     return set(staying(copies, list(map(os.path.basename, ours))))
 
@@ -83,10 +81,10 @@ def watch(old: dict[str, list[tuple[str, int]]], ours: list[str]) -> list[str]:
     action = Action(HANDLER(stopped), flags=4 | 0x40000000)  # SA_SIGINFO | SA_NODEFER
     watch.kept = action  # type: ignore[attr-defined]
     libc.sigaction(signal.SIGTRAP, ctypes.byref(action), None)
-    libraries = mapped()
+    libraries = begins()
     stay = kept(old, ours)
     for library, functions in old.items():
-        if bias := libraries.get(library, (0, 0))[0]:
+        if bias := libraries.get(library):
             for name, offset in functions:
                 if bias + offset not in held and f"{name} of {library}" in stay:
                     held[bias + offset] = (name, trap(bias + offset, libc))

@@ -8,75 +8,66 @@ import ctypes
 import json
 import os
 import sys
-from functools import cache
 
 ADDRESS = ctypes.sizeof(ctypes.c_void_p)
 # What base.cpp writes: a jump over a distance, and one to the address behind it.
 JUMP, FAR = b"\xe9", b"\xff\x25\0\0\0\0"
 
 
-def mapped() -> dict[str, tuple[int, int]]:
-    """The first and the last address of each library of the process, by its file's name."""
-    found: dict[str, tuple[int, int]] = {}
-    name = ""
+def begins() -> dict[str, int]:
+    """Where each library of the process begins, by its file's name."""
+    found: dict[str, int] = {}
     with open("/proc/self/maps") as maps:
         for line in maps:
             words = line.split(maxsplit=5)
-            first, last = (int(word, 16) for word in words[0].split("-"))
             if len(words) == 6:
-                name = os.path.basename(words[5].strip())
-            elif name not in found or found[name][1] != first:
-                continue  # else it is the library's memory without a file: variables that begin as zero
-            found[name] = (min(first, found.get(name, (first, 0))[0]), max(last, found.get(name, (0, last))[1]))
+                found.setdefault(os.path.basename(words[5].strip()), int(words[0].partition("-")[0], 16))
     return found
+
+
+def file_of(address: int) -> str:
+    """The file of the library that has an address; nothing where none has it."""
+    found = (ctypes.c_char_p * 4)()  # the file, where it begins, a symbol, where that is
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), found)
+    return os.fsdecode(found[0] or b"")
+
+
+def defines(file: str, symbol: str) -> bool:
+    """Whether a library of the process has a symbol itself."""
+    try:
+        at = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(file), symbol))
+    except (OSError, ValueError):
+        return False
+    return file_of(at) == file
+
+
+def inside(address: int, names: list[str]) -> bool:
+    """Whether libraries of these names have an address."""
+    return os.path.basename(file_of(address)) in names
 
 
 def wrong(slots: list[tuple[str, str, int]], own: list[str]) -> list[str]:
     """The symbols that a library of the base looks up and finds elsewhere than in the fork's own libraries."""
-    libraries = mapped()
-    ranges = [libraries[name] for name in own if name in libraries]
-    lost = []
+    libraries, lost = begins(), []
     for symbol, library, offset in slots:
         if library in libraries:
-            at = libraries[library][0] + offset
-            value = int.from_bytes(ctypes.string_at(at, ADDRESS), sys.byteorder)
-            if any(first <= value < last for first, last in ranges):
-                continue
+            value = int.from_bytes(ctypes.string_at(libraries[library] + offset, ADDRESS), sys.byteorder)
             # A variable may hold something else by now, such as the engine that Python has put there.
-            theirs = [libraries[name] for name in defining(symbol) - set(own) if name in libraries]
-            if any(first <= value < last for first, last in theirs):
+            if not inside(value, own) and defines(file_of(value), symbol):
                 lost.append(f"{symbol} of {library}")
     return lost
 
 
-@cache
-def defining(symbol: str) -> set[str]:
-    """The libraries of the process that have this symbol, by their files' names."""
-    with open("/proc/self/maps") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if ".so" in line}
-    libraries, found = mapped(), set()
-    for path in paths:
-        try:
-            at = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(path), symbol))
-        except (OSError, ValueError):
-            continue  # a file that has gone, or a library without it
-        found |= {name for name, (first, last) in libraries.items() if first <= at < last}
-    return found
-
-
 def staying(jumps: list[tuple[str, str, int]], own: list[str]) -> list[str]:
     """The functions of the base, each by library and distance from its begin, that do not jump to the fork's own."""
-    libraries = mapped()
-    ranges = [libraries[name] for name in own if name in libraries]
-    lost = []
+    libraries, lost = begins(), []
     for symbol, library, offset in jumps:
-        at = libraries[library][0] + offset
+        at = libraries[library] + offset
         code = ctypes.string_at(at, 5)
         to = at + 5 + int.from_bytes(code[1:], sys.byteorder, signed=True)
-        near = any(first <= to < last for first, last in ranges)
-        if code[:1] == JUMP and not near and ctypes.string_at(to, 6) == FAR:
+        if code[:1] == JUMP and not inside(to, own) and ctypes.string_at(to, 6) == FAR:
             to = int.from_bytes(ctypes.string_at(to + 6, ADDRESS), sys.byteorder)
-        if code[:1] != JUMP or not any(first <= to < last for first, last in ranges):
+        if code[:1] != JUMP or not inside(to, own):
             lost.append(f"{symbol} of {library}")
     return lost
 
