@@ -23,6 +23,7 @@ from fork.engine.binary.objects import Object
 from fork.engine.compile.compiler import Compiler
 from fork.engine.generate.schemas import SCHEMAS
 from fork.engine.link.leading import WRITABLE, led
+from fork.engine.replace.decide import Decision
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base, Probe
 from fork.errors import ForkError
@@ -323,16 +324,10 @@ class Small:
         own = write(self.folder / "own", {path.removeprefix("aten/src/"): changed[path] for path in headers})
         work = self.folder / "work"
         fronts: tuple[list[Path], list[Path]] = ([own] if headers else [], [])
-        compilers = [Compiler(flags_of(self.base, work, front, capabilities={"DEFAULT": ()})) for front in fronts]
-        search = Search(
-            tree,
-            Libraries(self.base, work, tree.device, tree.namesakes),
-            compilers[0],
-            compilers[1],
-            limit,
-            NOTHING_GENERATED,
-            {},
-        )
+        flags = (flags_of(self.base, work, front, capabilities={"DEFAULT": ()}) for front in fronts)
+        compiler, old = map(Compiler, flags)
+        libraries = Libraries(self.base, work, tree.device, tree.namesakes)
+        search = Search(Decision(tree, libraries, compiler, old, limit, NOTHING_GENERATED, {}))
         return search, {path: text for path, text in changed.items() if path.endswith((".cpp", ".c"))}, headers, texts
 
 

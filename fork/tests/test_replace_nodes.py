@@ -23,6 +23,7 @@ from fork.engine.generate.generated import AUTOGRAD as GENERATED
 from fork.engine.generate.generated import NODES as HEADER
 from fork.engine.generate.generated import Generated
 from fork.engine.link.leading import WRITABLE
+from fork.engine.replace.decide import Decision
 from fork.engine.replace.replace import generated_of
 from fork.engine.replace.search import Search
 from fork.errors import ForkError
@@ -182,7 +183,7 @@ class Base(Small):
         released = Compiler(flags_of(self.base, work / "whole", [], capabilities={"DEFAULT": ()}))
         compiler = Compiler(flags_of(self.base, work / "whole", [own, work / "joined"], capabilities={"DEFAULT": ()}))
         compiler = compiler if differing.headers or headers else released
-        search = Search(tree, Libraries(self.base, work), compiler, released, limit, differing, {})
+        search = Search(Decision(tree, Libraries(self.base, work), compiler, released, limit, differing, {}))
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
         compiled("-shared", WRITABLE, *in_front(found), self.library, "-Wl,--no-undefined", "-o", front)

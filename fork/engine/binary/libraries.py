@@ -6,7 +6,7 @@ import json
 import platform
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,20 +34,21 @@ class Caller:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a library has a function: its distance from the library's begin, the bytes up to the next function, and
-    other names of the same code."""
+    """Where a library has a function, or a variable or table that it hides: the distance from the library's begin, the
+    bytes up to the next function, or of the variable, and other names of the same code."""
 
     library: str
     offset: int
     room: int
     twins: frozenset[str] = frozenset()
+    data: bool = False
 
 
 @dataclass
 class Held:
     """Of the names that were asked for: those that the base exports, binds to itself, or hides; who reaches them
     directly, and who of them calls it; who uses variables and vtables by the table; where its libraries, by name, have
-    what they look up; where they have the code of functions, and variables and tables that they hide."""
+    what they look up; where they have functions, and variables and tables that they hide."""
 
     exported: set[str] = field(default_factory=set)
     bound: set[str] = field(default_factory=set)
@@ -57,7 +58,6 @@ class Held:
     users: dict[str, list[Caller]] = field(default_factory=lambda: defaultdict(list))
     slots: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
     places: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
-    variables: dict[str, set[Place]] = field(default_factory=lambda: defaultdict(set))
 
     def add(self, row: Sequence[str]) -> None:
         """Takes in one line of the program's, of those about a name."""
@@ -67,25 +67,17 @@ class Held:
             {"exported": self.exported, "protected": self.bound, "hidden": self.hidden}[more[0]].add(name)
         elif what == "slot":
             self.slots[name].add((library, int(more[0])))
-        elif what == "place":
-            self.places[name].add(Place(library, int(more[0]), int(more[1]), frozenset(more[2].split())))
-        elif what == "variable":
-            self.variables[name].add(Place(library, int(more[0]), int(more[1])))
+        elif what in ("place", "variable"):
+            twins, data = frozenset(more[2].split()), what == "variable"
+            self.places[name].add(Place(library, int(more[0]), int(more[1]), twins, data))
         elif not OTHER_PROJECTS.match(more[0]):
             caller = Caller(more[0], more[1], path, int(more[2]), int(more[3]))
             for callers in {"direct": (self.direct,), "calls": (self.direct, self.calls), "uses": (self.users,)}[what]:
                 callers[name].append(caller)
 
-    def keeps(self, name: str, python: bool) -> Place | None:
-        """Where a variable or table is that the base hides, for code of the Python bindings or for other code."""
-        return self._nearest(self.variables, name, python)
-
     def hides(self, name: str, python: bool) -> Place | None:
-        """The same of a function."""
-        return self._nearest(self.places, name, python)
-
-    def _nearest(self, places: Mapping[str, set[Place]], name: str, python: bool) -> Place | None:
-        found = places.get(name, set()) if name in self.hidden and name not in self.exported else set()
+        """Where the base has what it hides, for code of the Python bindings or for other code."""
+        found = self.places.get(name, set()) if name in self.hidden and name not in self.exported else set()
         # What a C++ program need not load, and nobody knows when a process loads, has nothing for code that is there.
         found = {place for place in found if place.library not in LATE and (python or place.library != BINDINGS)}
         own = [place for place in found if place.library == (BINDINGS if python else NAMES[0])]
@@ -115,15 +107,15 @@ class Libraries:
         self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
         self._answers: dict[str, list[list[str]]] = json.loads(self._kept.read_text()) if self._kept.is_file() else {}
         rows = self._ask(["*"])
-        if bare := next((row[1] for row in rows if row[0] == "bare"), None):
+        if bare := next((row[2] for row in rows if row[0] == "bare"), None):
             raise ForkError(
                 f"{bare} lists no hidden symbols, so nothing tells where it has what others call: "
                 "take PyTorch's own wheel"
             )
-        self._symbolic = next((row[1] for row in rows if row[0] == "symbolic"), None)
+        self._symbolic = next((row[2] for row in rows if row[0] == "symbolic"), None)
         self.files: dict[str, int] = defaultdict(int)
         self._having: dict[str, set[str]] = defaultdict(set)
-        for _, file, where in (row for row in rows if row[0] == "file"):
+        for file, where in ((row[3], row[2]) for row in rows if row[0] == "file"):
             library = where.rpartition("/")[2]
             self._having[file].add(library)
             self.files[file] += library not in LATE
@@ -152,7 +144,7 @@ class Libraries:
         """Whether a function of the base has a variable among its operands: four bytes may look so and be parts of two
         instructions. What no disassembler tells may be true."""
         library = caller.library.rpartition("/")[2]
-        places = [place for place in self._known.variables.get(name, ()) if place.library == library]
+        places = [place for place in self._known.places.get(name, ()) if place.data and place.library == library]
         bounds = [f"--start-address={caller.begin}", f"--stop-address={caller.end}"]
         command = [toolchain.which("objdump"), "--disassemble", "--no-show-raw-insn", *bounds, caller.library]
         told = process.attempt(command).stdout if places and caller.end else ""
@@ -184,15 +176,11 @@ class Libraries:
             compiler = (toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o")
             toolchain.once(self._program, compiler, f"{PROGRAM.name} does not compile")
             disk.write(self.work, "references.asked", "\n".join([*fresh, ""]))
-            said = process.run(
-                ["/bin/sh", "-c", '"$0" "$@" < "$ASKED"', self._program, *self._paths],
-                "the base's libraries cannot be read",
-                env={"ASKED": str(self.work / "references.asked")},
-            )
+            command = [self._program, self.work / "references.asked", *self._paths]
+            said = process.run(command, "the base's libraries cannot be read")
             own = {name: list[list[str]]() for name in fresh}
             for row in (line.split("\t") for line in NVCC.sub(r"\1.cu", said).splitlines()):
-                name = row[1] if row[0] in OF_A_NAME else "*"
-                own.get(name, own.get(f"?{name}", [])).append(row)
+                own.get(row[1], own.get(f"?{row[1]}", [])).append(row)
             self._answers |= own
             disk.write(self.work, self._kept.name, json.dumps(self._answers))
         return [row for name in names for row in self._answers[name]]
@@ -210,5 +198,4 @@ BINDINGS = "libtorch_python.so"
 NAMES = ("libtorch_cpu.so", "libc10.so", BINDINGS, "libtorch_cuda.so", "libc10_cuda.so")
 # These are loaded when something is used that they have.
 LATE = ("libtorch_cuda_linalg.so", "libtorch_nvshmem.so", "libcaffe2_nvrtc.so")
-OF_A_NAME = ("symbol", "place", "variable", "local", "direct", "calls", "uses", "slot")
 ENDINGS = ("", ".DEFAULT.cpp", ".AVX2.cpp", ".AVX512.cpp")

@@ -79,7 +79,7 @@ class Object:
         offset, count, names_at = _header(data)
         self._sections = [struct.unpack_from("<IIQQQQIIQQ", data, offset + n * 64) for n in range(count)]
         names = self._content(names_at)
-        self._names = [_text(names, section[0]) for section in self._sections]
+        self.section_names = [_text(names, section[0]) for section in self._sections]
         self.symbols: list[Symbol | None] = []
         self.undefined: set[str] = set()
         for n, section in enumerate(self._sections):
@@ -89,11 +89,12 @@ class Object:
         self.defined = {symbol.name: symbol for symbol in own if symbol.binding != LOCAL}
         self.inline = {name for name, one in self.defined.items() if one.binding != GLOBAL and not one.data}
         self.python = binds or any(PYTHON.fullmatch(name) for name in self.undefined)  # whether it is of the bindings
-        self.section_names = self._names
         # The second names of local functions, by the first and by section.
-        self._second = {key: name for name in self.defined if name.startswith(LOCALS) for key in self._keys(name)}
+        seconds = [(name, one) for name, one in self.defined.items() if name.startswith(LOCALS)]
+        self._second = {name.partition("..")[2]: name for name, _ in seconds}
+        self._second |= {self.section_names[one.section]: name for name, one in seconds}
         self.names = {plain(symbol.name) for symbol in own}
-        self.where = {symbol.name: self._names[symbol.section] for symbol in own}
+        self.where = {symbol.name: self.section_names[symbol.section] for symbol in own}
         self.places = {symbol.name: (symbol.section, symbol.value) for symbol in own}
         self.nodes = self._nodes()
         self.held: dict[str, list[str]] = {}
@@ -103,9 +104,6 @@ class Object:
         told = {self.where.get(name, "") for node in launchers for name in node.names}
         # The sections of kernels: of what launches each, by which the runtime of CUDA knows it.
         self.kernels = {name for name in told.union(*(one.sections for one in launchers)) if name.startswith(".text")}
-
-    def _keys(self, name: str) -> tuple[str, str]:
-        return name.partition("..")[2], self._names[self.defined[name].section]
 
     def _content(self, n: int) -> bytes:
         kind, offset, size = self._sections[n][1], self._sections[n][4], self._sections[n][5]
@@ -129,13 +127,13 @@ class Object:
         nodes: dict[str, Node] = {}
         for n, section in enumerate(self._sections):
             if section[1] in (PROGBITS, NOBITS, ARRAY) and section[2] & 2:
-                node = nodes.setdefault(self._names[n], Node())
+                node = nodes.setdefault(self.section_names[n], Node())
                 merged = section[2] & (MERGE | STRINGS)
                 node.content.append(b"" if merged else self._content(n) + struct.pack("<Q", section[5]))
-                fixed = self._names[n].startswith((".data.rel.ro", ".init_array", ".fini_array"))
+                fixed = self.section_names[n].startswith((".data.rel.ro", ".init_array", ".fini_array"))
                 node.state |= bool(section[2] & WRITE and section[5]) and not fixed
         for n, section in enumerate(self._sections):
-            target = self._names[section[7]] if section[1] == RELA else ""
+            target = self.section_names[section[7]] if section[1] == RELA else ""
             if target in nodes:
                 node = nodes[target]
                 for place, info, addend in struct.iter_unpack("<QQq", self._content(n)):
@@ -157,7 +155,7 @@ class Object:
             if info & 0xFFFFFFFF == 4:
                 node.calls.add(name)
             return f"{symbol.name}+{addend}".encode()
-        name, flags = self._names[symbol.section], self._sections[symbol.section][2]
+        name, flags = self.section_names[symbol.section], self._sections[symbol.section][2]
         if flags & (MERGE | STRINGS):
             content = self._content(symbol.section)
             at = symbol.value + addend + (4 if info & 0xFFFFFFFF in (2, 4) else 0)
@@ -254,31 +252,24 @@ def affected(
     return found
 
 
-@dataclass(frozen=True)
-class Led:
-    """What a table leads to: functions, directly or by other tables, and all these tables, by section."""
-
-    functions: set[str]
-    tables: set[str]
-
-
-def led_to(one: Object, section: str) -> Led | None:
-    """What a table leads to; None where that is code without a name, or a local table that code uses too."""
-    found, todo = Led(set(), {section}), [section]
+def led_to(one: Object, section: str) -> tuple[set[str], set[str]] | None:
+    """The functions that a table leads to, directly or by other tables, and all these tables, by section; None where
+    it leads to code without a name, or to a local table that code uses too."""
+    functions, tables, todo = set[str](), {section}, [section]
     while todo:
         node = one.nodes[todo.pop()]
         own = node.names & one.where.keys()
         code = {name for name in own if one.where[name].startswith(".text")}
-        inner = {*node.sections, *(one.where[name] for name in own - code)} - found.tables
+        inner = {*node.sections, *(one.where[name] for name in own - code)} - tables
         if any(name.startswith(".text") for name in inner):
             return None
-        found.functions.update(code)
-        found.tables.update(inner)
+        functions |= code
+        tables |= inner
         todo += inner
-    private = found.tables - {one.where[name] for name in one.defined}
-    others = [node for name, node in one.nodes.items() if private and name not in found.tables]
+    private = tables - {one.where[name] for name in one.defined}
+    others = [node for name, node in one.nodes.items() if private and name not in tables]
     used = (section for node in others for section in (*node.sections, *map(one.where.get, node.names)))
-    return None if any(section in private for section in used) else found
+    return None if any(section in private for section in used) else (functions, tables)
 
 
 @cache

@@ -1,16 +1,16 @@
-// Tells of symbols, whose names it reads, how the libraries of the command line
-// hold them, and which of their own code and tables lead to them without the
-// table of the dynamic linker (PLT, GOT), so that no other definition can take
-// their place there. Of a name with a `?` in front it does not tell the latter.
-// A function that is local to a source has the source's name in front:
-// `fork.local.Cross.cpp..NAME`.
+// Tells of symbols, whose names a file has, how the libraries behind it on the
+// command line hold them, and which of their own code and tables lead to them
+// without the table of the dynamic linker (PLT, GOT), so that no other
+// definition can take their place there. Of a name with a `?` in front it does
+// not tell the latter. A function that is local to a source has the source's
+// name in front: `fork.local.Cross.cpp..NAME`.
 //
 // Prints lines of words between tabs:
 //   symbol NAME LIBRARY exported|protected|hidden
 //   place NAME LIBRARY OFFSET ROOM TWINS
 //     There it has a function, with as many bytes up to the next; other names
 //     of the same code, between blanks.
-//   variable NAME LIBRARY OFFSET SIZE
+//   variable NAME LIBRARY OFFSET SIZE (nothing)
 //     There it has a variable or a table that it hides.
 //   direct NAME LIBRARY FUNCTION FILE BEGIN END
 //     FUNCTION, which lies there, holds the reference; FILE is its source where
@@ -23,11 +23,11 @@
 //     There the linker puts the symbol's address when the process starts.
 //   local @FILE LIBRARY FUNCTION
 //     A function that is local to FILE; told when `@FILE` is among the names.
-//   file NAME LIBRARY
+//   file * LIBRARY NAME
 //     A source that it was made of; told when `*` is among the names.
-//   symbolic LIBRARY
+//   symbolic * LIBRARY
 //     It was linked so that its own definitions come first (-Bsymbolic).
-//   bare LIBRARY
+//   bare * LIBRARY
 //     It lists no hidden symbols (it is stripped).
 #include <elf.h>
 #include <fcntl.h>
@@ -39,10 +39,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <set>
 #include <string>
-#include <unordered_map>
+#include <string_view>
+#include <tuple>
 #include <unordered_set>
 #include <vector>
 
@@ -65,9 +67,13 @@ struct Wanted {
   bool slot; // of the table: the place that has the symbol's address
 };
 
+constexpr auto by_address = [](const auto& one, const auto& other) {
+  return one.address < other.address;
+};
+
 // Prints a line of words.
 template <typename... Words>
-void say(const char* what, const Words&... words) {
+void say(std::string_view what, const Words&... words) {
   std::cout << what;
   ((std::cout << '\t' << words), ...);
   std::cout << '\n';
@@ -102,12 +108,8 @@ class Library {
         slots(sections_[n]);
       }
     }
-    std::sort(symbols_.begin(), symbols_.end(), [](auto& one, auto& other) {
-      return one.address < other.address;
-    });
-    std::sort(wanted_.begin(), wanted_.end(), [](auto& one, auto& other) {
-      return one.address < other.address;
-    });
+    std::sort(symbols_.begin(), symbols_.end(), by_address);
+    std::sort(wanted_.begin(), wanted_.end(), by_address);
     for (const Symbol& place : places_) {
       tell(place);
     }
@@ -141,7 +143,7 @@ class Library {
       }
     }
     if (!listed) {
-      say("bare", path_);
+      say("bare", "*", path_);
     }
   }
 
@@ -158,7 +160,7 @@ class Library {
       if (type == STT_FILE) {
         file = name;
         if (names_.count("*") != 0) {
-          say("file", name, path_);
+          say("file", "*", path_, name);
         }
         continue;
       }
@@ -198,7 +200,7 @@ class Library {
       }
       if (!dynamic && type == STT_OBJECT && !own &&
           exported_.count(name) == 0) {
-        say("variable", name, path_, symbol.st_value, symbol.st_size);
+        say("variable", name, path_, symbol.st_value, symbol.st_size, "");
       }
       // What is exported and no function is reached by the table alone, unless
       // the library is symbolic.
@@ -278,9 +280,7 @@ class Library {
   std::vector<Wanted> holders(uint64_t target) const {
     std::vector<Wanted> result;
     auto next = std::upper_bound(
-        wanted_.begin(), wanted_.end(), target, [](uint64_t value, auto& one) {
-          return value < one.address;
-        });
+        wanted_.begin(), wanted_.end(), Wanted{target}, by_address);
     while (next != wanted_.begin()) {
       --next;
       if (target < next->end) {
@@ -333,7 +333,7 @@ class Library {
       if (first[n].d_tag == DT_SYMBOLIC ||
           (first[n].d_tag == DT_FLAGS &&
            (first[n].d_un.d_val & DF_SYMBOLIC) != 0)) {
-        say("symbolic", path_);
+        say("symbolic", "*", path_);
       }
     }
   }
@@ -341,11 +341,8 @@ class Library {
   // A function's padding is its own: the next begins at a multiple of 16, or
   // where a symbol says so.
   void tell(const Symbol& place) const {
-    auto next = std::lower_bound(
-        symbols_.begin(),
-        symbols_.end(),
-        place.address,
-        [](auto& one, uint64_t value) { return one.address < value; });
+    auto next =
+        std::lower_bound(symbols_.begin(), symbols_.end(), place, by_address);
     uint64_t end = (place.address + place.size + 15) / 16 * 16;
     std::string twins;
     for (; next != symbols_.end() && next->address == place.address; ++next) {
@@ -359,26 +356,21 @@ class Library {
     say("place", place.name, path_, place.address, end - place.address, twins);
   }
 
-  void tell(const Wanted& one, uint64_t site, std::string kind) {
+  void tell(const Wanted& one, uint64_t site, std::string_view kind) {
     auto next = std::upper_bound(
-        symbols_.begin(), symbols_.end(), site, [](uint64_t value, auto& one) {
-          return value < one.address;
-        });
-    const Symbol* holder = nullptr;
+        symbols_.begin(), symbols_.end(), Symbol{site}, by_address);
+    Symbol by = {0, 0, "", ""};
     for (int steps = 0; next != symbols_.begin() && steps < 64; ++steps) {
       --next;
       if (site < next->address + next->size) {
-        holder = &*next;
+        by = *next;
         break;
       }
     }
-    const Symbol by = holder ? *holder : Symbol{0, 0, "", ""};
-    kind = (one.slot ? "uses" : kind) + '\t' + one.name + '\t' + path_;
-    const std::string row = kind + '\t' + by.name + '\t' + by.file + '\t' +
-        std::to_string(by.address) + '\t' +
-        std::to_string(by.address + by.size);
-    if (told_.insert(row).second) {
-      std::cout << row << '\n';
+    kind = one.slot ? "uses" : kind;
+    if (told_.emplace(kind, one.name, by.address).second) {
+      const uint64_t end = by.address + by.size;
+      say(kind, one.name, path_, by.name, by.file, by.address, end);
     }
   }
 
@@ -392,21 +384,22 @@ class Library {
   std::vector<Wanted> wanted_;
   std::vector<Symbol> places_;
   Names exported_;
-  std::set<std::string> told_;
+  std::set<std::tuple<std::string_view, std::string_view, uint64_t>> told_;
 };
 
 } // namespace
 
 int main(int count, char** words) {
   Names names, quiet;
-  for (std::string line; std::getline(std::cin, line);) {
+  std::ifstream asked(words[1]);
+  for (std::string line; std::getline(asked, line);) {
     if (line[0] == '?') {
       line.erase(0, 1);
       quiet.insert(line);
     }
     names.insert(line);
   }
-  for (int n = 1; n < count; ++n) {
+  for (int n = 2; n < count; ++n) {
     Library(words[n], names, quiet).tell();
   }
 }

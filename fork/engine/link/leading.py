@@ -30,8 +30,8 @@ def led(replaced: Replacements, libraries: Libraries, groups: Sequence[Sequence[
         wanted = {name for one in group for name in (*one.undefined, *one.defined)} - own
         held = libraries.held((), wanted)
         names = sorted(name for name in wanted if not is_other(name))
-        functions = {name: place for name in names if (place := held.hides(name, python))}
-        variables = {name: place for name in names if (place := held.keeps(name, python))}
+        places = {name: place for name in names if (place := held.hides(name, python))}
+        functions, variables = ({n: one for n, one in places.items() if one.data == data} for data in (False, True))
         jumping = _defined(replaced.python) - core if python else core
         copies = sorted((library, at, name) for name, library, at in replaced.jumps if name in jumping)
         found.append([_weakened(one, variables.keys() & one.undefined) for one in group])

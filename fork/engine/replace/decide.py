@@ -45,53 +45,50 @@ class Decided:
     names: Set[str] | None
 
 
+@dataclass
 class Decision:
-    """One look at a change; the first compiler has the branch's headers and the second the release's, `limit` is
-    how much it may take, and `new` has the texts of the sources that the branch adds."""
+    """One look at a change; `compiler` has the branch's headers and `before` the release's, `limit` is how many sources
+    it may take, and `new` has the texts of those that the branch adds."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        libraries: Libraries,
-        compilers: tuple[Compiler, Compiler],
-        limit: int,
-        made: Generated,
-        new: Mapping[str, str],
-    ) -> None:
-        self._tree, self._libraries, self._limit, self._generated = tree, libraries, limit, made
-        self._compiler, self._before = compilers
-        self._new = new
+    tree: Tree
+    libraries: Libraries
+    compiler: Compiler
+    before: Compiler
+    limit: int
+    generated: Generated
+    new: Mapping[str, str]
+
+    def __post_init__(self) -> None:
         self._gained = Counter[str]()  # kernels, by the number of those that the branch's sources have more
         self._sources: dict[str, Source] = {}
         self._words: set[str] = set()
-        self._known_words: dict[str, set[str]] = {}  # of sources, by path
         self._problems: list[tuple[bool, str]] = []  # each with whether an option mends it
 
     def made(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Decided:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
         for path in headers:
-            before = self._tree.start(path) or ""
+            before = self.tree.start(path) or ""
             self._words |= {word for text in (before, headers[path]) for word in re.findall(r"\w+", code_of(text))}
         self._words -= KEYWORDS  # a symbol of a type alone, as that of `void ()`, ends with one
-        own = [self._tree.text(path, text) for path, text in changed.items()]
-        for one in [*own, *(Text(path, None, text) for path, text in self._new.items())]:
+        own = [self.tree.text(path, text) for path, text in changed.items()]
+        for one in [*own, *(Text(path, None, text) for path, text in self.new.items())]:
             self._gained.update(gained(one.before or "", one.after))
         for one in own:
             self._add(one, CHANGED)
-        including = self._tree.includers(headers)
-        texts = {path: (self._tree.read(path) or "", self._tree.merged(path, headers[path])) for path in headers}
-        known = HeaderNames(self._tree.read, self._tree.naming, self._tree.texts)
+        including = self.tree.includers(headers)
+        texts = {path: (self.tree.read(path) or "", self.tree.merged(path, headers[path])) for path in headers}
+        known = HeaderNames(self.tree.read, self.tree.naming, self.tree.texts)
         names = changed_names(texts, including, known)
         # Every file may include what generated code includes.
         everywhere = self._is_generated(including)
-        written = everywhere and (names is None or generated(names, self._libraries.generators))
-        made = self._generated.released if written else {}
+        written = everywhere and (names is None or generated(names, self.libraries.generators))
+        made = self.generated.released if written else {}
         more = including_of(made)
         if written:
-            including = self._tree.includers(headers, more)
-            known.read = lambda path: made.get(path) or self._tree.read(path)  # a generated header may pass one on
+            including = self.tree.includers(headers, more)
+            known.read = lambda path: made.get(path) or self.tree.read(path)  # a generated header may pass one on
             names = names and changed_names(texts, including, known)
-        users = {*including, *(path for name in names or () if everywhere for path in self._tree.naming(name))}
+        users = {*including, *(path for name in names or () if everywhere for path in self.tree.naming(name))}
         bodies = {path for path, both in texts.items() if names is not None or only_bodies(*both)}
         whole = dict[str, str]()  # generated sources, each with its reason
         for path, reaching in self._users(users - changed.keys(), headers, more):
@@ -114,7 +111,7 @@ class Decision:
         self, users: Set[str], headers: Collection[str], more: Mapping[str, Set[str]]
     ) -> Iterator[tuple[str, list[str]]]:
         """The sources among these, each with the headers that make it one."""
-        reached = {header: {*self._tree.includers([header], more)} for header in headers}
+        reached = {header: {*self.tree.includers([header], more)} for header in headers}
         for path in sorted(path for path in users if not path.endswith(HEADERS)):
             yield path, [header for header in headers if path in reached[header]] or [*headers]
 
@@ -128,116 +125,105 @@ class Decision:
             one, other = map(blocks_of_kernels, texts)
             if any(said.startswith(f"{path} no longer has") for said in told) or (one == other and not macros_differ):
                 continue
-            both = zip((self._before, self._compiler), texts)
+            both = zip((self.before, self.compiler), texts)
             old, new = (compiler.preprocessed(compiler.units(path, text)[0]) for compiler, text in both)
             if new and (old or not texts[0]):
                 lost.update(kernels(old))
                 lost.subtract(kernels(new))
                 places |= dict.fromkeys(kernels(old), path)
-        for path, text in self._new.items() if +lost else ():
+        for path, text in self.new.items() if +lost else ():
             if "TORCH_LIBRARY_IMPL" in text and not path.endswith(KERNEL):
-                lost.subtract(kernels(self._compiler.preprocessed(self._compiler.units(path, text, own=True)[0])))
+                lost.subtract(kernels(self.compiler.preprocessed(self.compiler.units(path, text, own=True)[0])))
         for kernel in +lost:
             self._refuse(Refusal.NO_LONGER_REGISTERED, place=places[kernel], what=kernel)
 
     def _add_user(self, path: str, why: str, alone: bool, made: Collection[str], whole: dict[str, str]) -> None:
-        if self._stays(path):
-            self._leave(path, why, alone)
-        elif path in MADE_ONCE and self._libraries.has_source(path):
+        if path in MADE_ONCE and self.libraries.has_source(path):
             self._refuse(Refusal.GENERATED, path=path, why=why, cause=MADE_ONCE[path])
-        elif self._compiles(path) and path in made:
-            whole[path] = why
-        elif self._compiles(path):
-            self._add(self._tree.text(path), why)
-        elif path.endswith(KERNEL) and self._libraries.gpu and self._libraries.has_source(path):
-            self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
+        elif self._is_compiled(path, why, alone):
+            if path in made:
+                whole[path] = why
+            else:
+                self._add(self.tree.text(path), why)
 
     def _tell_unread(self, changed: Mapping[str, str]) -> None:
         for path, text in changed.items():
-            before = self._tree.read(path)
+            before = self.tree.read(path)
             if before is None or path.endswith(KERNEL):
                 continue
-            for line, directive in lines_not_compiled(self._compiler, path, before, self._tree.merged(path, text)):
+            for line, directive in lines_not_compiled(self.compiler, path, before, self.tree.merged(path, text)):
                 print(f"note     {path}:{line} is below `{directive}`: the wheel's build does not read it", flush=True)
 
     def _is_generated(self, including: Sequence[str]) -> bool:
         """Whether PyTorch's generators or their templates name one of these files, and so may include it."""
-        names = {TS_NODE, *(name for file in self._libraries.generators for name in NAMED.findall(file.read_text()))}
+        names = {TS_NODE, *(name for file in self.libraries.generators for name in NAMED.findall(file.read_text()))}
         found = re.compile("|".join(re.escape(name).replace(r"\$\{name\}", r"\w+") for name in names))
         return any(found.fullmatch(path.removeprefix("aten/src/")) for path in including)
 
-    def _compiles(self, path: str) -> bool:
-        """Whether a file is a source that the base was made of, and for which there is a compiler."""
-        known = path.endswith(self._compiler.kinds) and self._libraries.has_source(path)
-        return known and kind_of(path) is not Kind.INPUT  # a template has the name of what is made of it
-
-    def _stays(self, path: str) -> bool:
-        """Whether a file is of the base's libraries for the GPU, and those are to stay as they are."""
-        return self._libraries.gpu and not self._tree.device and on_device(path)
-
-    def _leave(self, path: str, why: str, alone: bool) -> None:
-        """Leaves the GPU's source as the base has it, where no type differs that both have to see alike."""
-        if self._libraries.has_source(path) and alone:
-            print(f"left out {path}: it {why}, and {STAYS}", flush=True)
-        elif self._libraries.has_source(path):
-            self._refuse(Refusal.TYPE_OF_GPU, path=path, why=why)
+    def _is_compiled(self, path: str, why: str, alone: bool = True) -> bool:
+        """Whether a file is a source that the base was made of, and is compiled again. If it is of the GPU, it may have
+        to stay, which it can if only functions differ, or needs a compiler of its own."""
+        if not self.libraries.has_source(path):
+            return False
+        if self.libraries.gpu and not self.tree.device and on_device(path):
+            if alone:
+                print(f"left out {path}: it {why}, and {STAYS}", flush=True)
+            else:
+                self._refuse(Refusal.TYPE_OF_GPU, path=path, why=why)
+            return False
+        if path.endswith(KERNEL) and self.libraries.gpu and KERNEL not in self.compiler.kinds:
+            self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self.compiler.lacking)
+        # A template has the name of what is made of it.
+        return path.endswith(self.compiler.kinds) and kind_of(path) is not Kind.INPUT
 
     def _add(self, text: Text, why: str) -> None:
         if text.path not in self._sources:
-            declared = self._generated.declared if why == NAMES else ()
+            declared = self.generated.declared if why == NAMES else ()
             # Of a text that is not the release's, or with other macros, lambdas may have other numbers.
-            known = self._tree.known and not self._words
+            known = self.tree.known and not self._words
             same = alike(text.before, text.after) if text.before and known else set()
-            self._sources[text.path] = Source(text, why, self._compiler, declared, alike=same)
+            self._sources[text.path] = Source(text, why, self.compiler, declared, alike=same)
             for _, head in dropped(text.before or text.after, text.after, self._gained):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
-                says = f"{SAYS}: change a function that this calls{self._tree.doubt}"
+                says = f"{SAYS}: change a function that this calls{self.tree.doubt}"
                 if object_of(head) not in same:
                     self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 
     def _add_generated(self, names: Set[str], whole: Mapping[str, str]) -> None:
         """What PyTorch's generators write otherwise or names one of these, and the sources that use that; with all that
         is `whole`, each with its reason."""
-        compiler = self._compiler.generated(self._generated.unshipped)
-        for path, (text, why) in self._generated.sources(names, whole).items():
-            if not self._libraries.has_source(path):
-                print(f"left out {path}: torch {self._compiler.base.version} was built without it", flush=True)
-            elif self._stays(path):
-                self._leave(path, why, True)
-            elif not self._compiles(path):
-                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=why, cuda=self._compiler.lacking)
-            else:
+        compiler = self.compiler.generated(self.generated.unshipped)
+        for path, (text, why) in self.generated.sources(names, whole).items():
+            if not self.libraries.has_source(path):
+                print(f"left out {path}: torch {self.compiler.base.version} was built without it", flush=True)
+            elif self._is_compiled(path, why):
                 for _, head in dropped(text.before or "", text.after):
-                    self._refuse(Refusal.NO_LONGER_REGISTERED, place=self._generated.of, what=f"`{head}`")
+                    self._refuse(Refusal.NO_LONGER_REGISTERED, place=self.generated.of, what=f"`{head}`")
                 self._sources[path] = Source(text, why, compiler, generated=True)
-        for node in self._generated.unlike:
-            for path in self._tree.naming(node):
-                if self._compiles(path):
-                    self._add(self._tree.text(path), f"makes {node}")
-        self._add_callers(self._generated.declared, self._generated.headers)
+        for node in self.generated.unlike:
+            for path in self.tree.naming(node):
+                if self._is_compiled(path, f"makes {node}"):
+                    self._add(self.tree.text(path), f"makes {node}")
+        self._add_callers(self.generated.declared, self.generated.headers)
 
     def _add_callers(self, names: Set[str], headers: Collection[str]) -> None:
         """The sources that call what generated headers declare otherwise; all see the class Tensor."""
-        paths = set(self._tree.includers([*headers, *LISTING])) if names else set()
+        paths = set(self.tree.includers([*headers, *LISTING])) if names else set()
         if TENSOR in headers:
-            paths.update(*map(self._tree.naming, names))
+            paths.update(*map(self.tree.naming, names))
         for path in sorted(paths):
             if not names & self._words_of(path):
                 continue
-            code = code_of(self._tree.read(path) or "") if path.endswith(KERNEL) and self._libraries.gpu else ""
-            calls = any(re.search(rf"\b{name}\s*\(", code) for name in names)
-            if self._stays(path) and (calls or not code):
-                self._leave(path, NAMES, True)
-            elif self._compiles(path) and (calls or not code):
-                self._add(self._tree.text(path), NAMES)
-            elif calls:
-                self._refuse(Refusal.NO_NVCC_FOR_USER, path=path, why=NAMES, cuda=self._compiler.lacking)
+            code = code_of(self.tree.read(path) or "") if path.endswith(KERNEL) and self.libraries.gpu else ""
+            calls = not code or any(re.search(rf"\b{name}\s*\(", code) for name in names)
+            if calls and self._is_compiled(path, NAMES):
+                self._add(self.tree.text(path), NAMES)
 
     def _refuse_many(self) -> None:
         lines = sum(source.text.after.count("\n") for source in self._sources.values())
         device = sum(path.endswith(KERNEL) for path in self._sources)
-        if (count := len(self._sources)) > self._limit:
+        if (count := len(self._sources)) > self.limit:
             what, seconds = f"{count} source{'s' if count > 1 else ''}", count * 12 + device * 48 + lines // 300
             raise ForkError(Refusal.TOO_MANY.of(what=what, minutes=seconds // 60 + 1, count=count))
 
@@ -245,6 +231,4 @@ class Decision:
         self._problems.append((refusal in MENDED, refusal.of(**words)))
 
     def _words_of(self, path: str) -> set[str]:
-        if path not in self._known_words:
-            self._known_words[path] = set(re.findall(r"\w+", self._tree.read(path) or ""))
-        return self._known_words[path]
+        return set(re.findall(r"\w+", self.tree.read(path) or ""))

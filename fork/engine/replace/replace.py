@@ -17,6 +17,7 @@ from fork.engine.compile.flags import Flags
 from fork.engine.generate.generated import Generated
 from fork.engine.generate.joined import join
 from fork.engine.generate.lists import of_release
+from fork.engine.replace.decide import Decision
 from fork.engine.replace.search import Replacements, Search
 from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
@@ -49,14 +50,14 @@ def replace_sources(
     made = generated_of(build, tree, texts, stage)
     libraries = Libraries(base, work, tree.device, tree.namesakes)
     fronts = [own, work / "joined", work / "headers"], [released, work / "headers"]
-    compilers = [Compiler(replace(flags, front=front)) for front in fronts]
+    compiler, old = (Compiler(replace(flags, front=front)) for front in fronts)
     added = build.series.of_kind(build.state, New)
     new = {
         path: file.read_text()
         for path, file in added.items()
         if kind_of(path) in (Kind.SOURCE, Kind.KERNEL) and path not in tree.moved.values()
     }
-    search = Search(tree, libraries, compilers[0], compilers[1], build.most_sources, made, new)
+    search = Search(Decision(tree, libraries, compiler, old, build.most_sources, made, new))
     sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
         if late := libraries.late(path):

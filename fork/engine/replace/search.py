@@ -12,13 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fork.checkout.release_tree import Tree
 from fork.cpp.registrations import left
 from fork.engine.binary.libraries import Caller, Held, Libraries
 from fork.engine.binary.objects import GLOBAL, Object, called, node_of
 from fork.engine.compile import submodules
 from fork.engine.compile.compiler import Compiler, Failed, Unit
-from fork.engine.generate.generated import Generated
 from fork.engine.replace.decide import Decision
 from fork.engine.replace.locals import file_of, named
 from fork.engine.replace.source import CHANGED, Source
@@ -61,22 +59,12 @@ class Replacements:
 
 
 class Search:
-    """One run of the search; `new` has the texts of the sources that the branch adds."""
+    """One run of the search."""
 
-    def __init__(
-        self,
-        tree: Tree,
-        libraries: Libraries,
-        compiler: Compiler,
-        before: Compiler,
-        limit: int,
-        generated: Generated,
-        new: Mapping[str, str],
-    ) -> None:
-        libraries.refuse_what_cannot_be_replaced()
-        self._tree, self._libraries, self._generated = tree, libraries, generated
-        self._before = before  # the compiler with the release's headers
-        self._decision = Decision(tree, libraries, (compiler, before), limit, generated, new)
+    def __init__(self, decision: Decision) -> None:
+        decision.libraries.refuse_what_cannot_be_replaced()
+        self._decision, self._tree, self._libraries = decision, decision.tree, decision.libraries
+        self._generated = decision.generated
 
     def find(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """`changed` and `headers` have the branch's text of each source and header that it changes."""
@@ -139,7 +127,7 @@ class Search:
             elif self._needs_old(source, held):
                 text = left(source.text.before, source.text.after)[0]
                 # Headers that differ and do not matter to it let GCC put other functions into one another.
-                compiler = source.compiler if self._trace.only_includes(source) else self._before
+                compiler = source.compiler if self._trace.only_includes(source) else self._decision.before
                 old[compiler] |= dict.fromkeys(compiler.units(source.path, text), source)
         for compiler, units in old.items():
             if count := sum(not compiler.kept(unit) for unit in units):
@@ -165,10 +153,14 @@ class Search:
         """Whether it matters which functions the branch changed: the base reaches one directly, or registers one."""
         if source.left or source.why != CHANGED:
             return True
-        reached = [name for one in source.new for name in one.defined if self._trace.outside(source, one, name, held)]
-        for name in reached:
+
+        def reached() -> list[str]:
+            trace, names = self._trace, ((one, name) for one in source.new for name in one.defined)
+            return [name for one, name in names if trace.foreign(source, one, name, held, trace.sources)]
+
+        for name in reached():
             self._trace.jump(source, name)
-        return any(self._trace.outside(source, one, name, held) for one in source.new for name in one.defined)
+        return bool(reached())
 
     def _still_used(self, callers: Sequence[tuple[Source, str, Caller]]) -> Iterator[str]:
         """What differs, and code of the base reaches without a jump; the GPU's libraries may keep what they have."""

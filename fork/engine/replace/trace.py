@@ -56,23 +56,18 @@ class Found:
         return [*((source, name) for source, name, _ in self.callers), *self.registered]
 
 
+@dataclass
 class Trace:
     """What a base makes of compiled sources; `naming` tells the files that name a word. The words of the branch's
     headers, and what differs there, are those of a decision (decide.py)."""
 
-    def __init__(
-        self,
-        libraries: Libraries,
-        sources: Sequence[Source],
-        decided: Decided,
-        generated: Generated,
-        naming: Callable[[str], Collection[str]],
-    ) -> None:
-        self._libraries, self.sources, self._naming = libraries, sources, naming
-        self._words, self._names = decided.words, decided.names
-        self._generated = generated
-        self.jumps: set[str] = set()  # the functions whose copies in the base become jumps
-        self.shared: set[str] = set()  # the variables that the sources define, and that are the base's
+    libraries: Libraries
+    sources: Sequence[Source]
+    decided: Decided
+    generated: Generated
+    naming: Callable[[str], Collection[str]]
+    jumps: set[str] = field(default_factory=set)  # the functions whose copies in the base become jumps
+    shared: set[str] = field(default_factory=set)  # the variables that the sources define, and that are the base's
 
     def objects(self) -> Iterator[tuple[Source, Object]]:
         for source in self.sources:
@@ -90,7 +85,7 @@ class Trace:
         names = {name for _, one in self.objects() for name in (*one.defined, *one.undefined)}
         inline = {name for _, one in self.objects() for name in one.inline}
         while True:
-            held = self._libraries.held(reached, names)
+            held = self.libraries.held(reached, names)
             callers = {caller.name for name in reached for caller in held.direct.get(name, ())}
             if callers & inline <= reached:
                 break
@@ -101,7 +96,7 @@ class Trace:
                 self.shared |= {
                     name
                     for name in one.defined
-                    if held.keeps(name, one.python) and self._is_left(source, one, old, name)
+                    if held.hides(name, one.python) and self._is_left(source, one, old, name)
                 }
         return held
 
@@ -111,13 +106,13 @@ class Trace:
         if not symbol.data or symbol.hidden or TABLE.match(name):
             return False
         if one.nodes[section].names or one.nodes[section].sections:  # it holds an address
-            led, served = led_to(one, section), self.jumps | self._libraries.held((), ()).exported
-            return bool(old and led and led.functions <= served and not led.tables & changed_sections(one, old))
-        of_header = source.inherits(section, one) and identifier(name) not in self._words
+            led, served = led_to(one, section), self.jumps | self.libraries.held((), ()).exported
+            return bool(old and led and led[0] <= served and not led[1] & changed_sections(one, old))
+        of_header = source.inherits(section, one) and identifier(name) not in self.decided.words
         return of_header or (old is not None and section in old.nodes and section not in changed_sections(one, old))
 
-    def _foreign(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
-        """Who in the base reaches a symbol of this source directly from another source."""
+    def foreign(self, source: Source, one: Object, name: str, held: Held, sources: Sequence[Source]) -> list[Caller]:
+        """Who in the base reaches a symbol of a source directly, and is of none of these sources."""
         if source.nodes or (source.generated and not (source.binds or name in held.exported)):
             # By vtables, by the dispatcher and by Python's classes alone; equal ones may still jump to one another.
             return []
@@ -125,7 +120,7 @@ class Trace:
             return []
         # What the bindings reach directly is their own: core code that uses the same header has it for itself.
         found = (caller for caller in held.direct.get(name, ()) if one.python or not caller.library.endswith(BINDINGS))
-        return [caller for caller in found if self._stays(caller, [source], held) or not self.covered(caller, [source])]
+        return [caller for caller in found if self._stays(caller, sources, held) or not self.covered(caller, sources)]
 
     def jump(self, source: Source, name: str) -> bool:
         """Lets the base's copies of a function jump to the source's, or of a table what it leads to; whether that
@@ -134,7 +129,7 @@ class Trace:
         for one in source.new:
             known = one.nodes.get(one.where[name]) if name in one.defined else None
             led = led_to(one, one.where[name]) if known and one.defined[name].data else None
-            inner = {name, *(led.functions if led else known.names if known else ())} & one.defined.keys()
+            inner = {name, *(led[0] if led else known.names if known else ())} & one.defined.keys()
             if known:
                 for to in inner:
                     self.jumps |= self._jumping(source, one, to)
@@ -152,7 +147,7 @@ class Trace:
             name = todo.pop()
             if name in found or name in self.jumps:
                 continue
-            held = self._libraries.held((), ())
+            held = self.libraries.held((), ())
             if not self._may_jump(one, name, held):
                 return set()
             found.add(name)
@@ -187,13 +182,7 @@ class Trace:
     def _own(self, source: Source, one: Object, name: str) -> bool:
         """Whether a symbol is of what a change of this source can define, not of a header that the branch leaves."""
         word = identifier(name) if one.defined[name].binding != GLOBAL else ""
-        return not word or word in self._words or (word in source.words and not source.generated)
-
-    def outside(self, source: Source, one: Object, name: str, held: Held) -> list[Caller]:
-        """Those of them in sources that are not compiled."""
-        sources = self.sources
-        found = self._foreign(source, one, name, held)
-        return [caller for caller in found if self._stays(caller, sources, held) or not self.covered(caller, sources)]
+        return not word or word in self.decided.words or (word in source.words and not source.generated)
 
     def _stays(self, caller: Caller, sources: Sequence[Source], held: Held) -> bool:
         """Whether a caller is a header's function, of which the base has a copy that others run too."""
@@ -206,7 +195,7 @@ class Trace:
         """Whether the function or table of the base that reaches a symbol is of one of these sources."""
         name = plain(caller.name)
         named = [source for source in sources if not caller.file or is_of(caller, source.path)]
-        alone = self._libraries.files[caller.file] == 1 if caller.file else False
+        alone = self.libraries.files[caller.file] == 1 if caller.file else False
         # Of a source that is compiled whole, all is; of a generated one what differs, but not what fills its tables.
         starts = name.startswith("_GLOBAL__sub_I")
         return any(
@@ -224,7 +213,7 @@ class Trace:
             for name in one.defined:
                 differs = one.where[name] in found[one]
                 told.problems.extend(self._trace_symbol(source, one, name, differs, held))
-                callers = self.outside(source, one, name, held) if differs else ()
+                callers = self.foreign(source, one, name, held, self.sources) if differs else ()
                 told.callers.extend((source, name, caller) for caller in callers)
                 told.problems.extend(self._trace_node(name, held))
                 told.problems.extend(self._trace_binding(source, one, name, held))
@@ -233,8 +222,7 @@ class Trace:
                 told.registered.extend((source, name) for name in sorted(behind))
             told.problems.extend(self._trace_start(source, one, held))
             for name in sorted((one.undefined & held.hidden) - held.exported):
-                place = held.hides(name, one.python) or held.keeps(name, one.python)
-                if not place and not is_other(name):
+                if not held.hides(name, one.python) and not is_other(name):
                     told.missing.append((source, name))
         return told
 
@@ -258,23 +246,24 @@ class Trace:
         # What both can write to must be the one in front for all.
         for source, one in self.objects():
             for name in one.defined:
-                if self._foreign(source, one, name, held) and one.state_of(one.reached({one.where[name]}, leaves)):
-                    differing[one].add(one.where[name])
+                own = {one.where[name]}
+                if self.foreign(source, one, name, held, [source]) and one.state_of(one.reached(own, leaves)):
+                    differing[one] |= own
         return differing, leaves
 
     def alone(self, source: Source) -> bool:
         """Whether no header that the branch changes can concern a source."""
-        return self._names is not None and self._names.isdisjoint(source.words)
+        return self.decided.names is not None and self.decided.names.isdisjoint(source.words)
 
     def only_includes(self, source: Source) -> bool:
         """Whether headers differ, the generated ones too, and none of them can concern a changed source."""
-        differ = self._words or self._generated.headers
-        known = self._generated.declared | self._generated.unlike
+        differ = self.decided.words or self.generated.headers
+        known = self.generated.declared | self.generated.unlike
         return bool(differ) and source.why == CHANGED and self.alone(source) and known.isdisjoint(source.words)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> Iterator[str]:
         symbol = one.defined[name]
-        if one.where[name] in one.kernels and {source.path} >= set(self._naming(identifier(name))):
+        if one.where[name] in one.kernels and {source.path} >= set(self.naming(identifier(name))):
             # The base launches its own kernel, which nobody else names.
             if name in held.exported and not symbol.hidden:
                 yield Refusal.LAUNCHED.of(what=say(source, name))
@@ -297,7 +286,7 @@ class Trace:
     def _trace_node(self, name: str, held: Held) -> Iterator[str]:
         """Whoever in the base makes a generated node has to save in it what its code expects."""
         node = node_of(name)
-        for caller in held.users.get(name, ()) if node in self._generated.unlike else ():
+        for caller in held.users.get(name, ()) if node in self.generated.unlike else ():
             who = called(caller.name)
             if who.endswith(f"::{node}::{node}") or not self.covered(caller, self.sources):
                 yield Refusal.NODE_MADE_ELSEWHERE.of(node=node, user=who)
