@@ -168,8 +168,8 @@ def _print_plan(job: Job) -> None:
     for path in job.sources:
         if path.endswith(".cu") and not job.compiler.toolkit:
             print(f"left out {path}: CUDA is {job.compiler.lacking}")
-    own = units(job)
-    todo = [unit for unit in (*own.torch, *own.module) if own.torch]
+    of_torch, of_module = units(job)
+    todo = [*of_torch, *of_module] if of_torch else []
     kept = {unit for unit in todo if job.compiler.kept(unit)}
     for unit in todo:
         took = "" if unit in kept else job.compiler.took([unit])

@@ -250,7 +250,7 @@ class Small:
             )
         self.base = Base(Path("python"), site, "2.13.0", site / "torch.dist-info")
         config = "C++ Version: 201703\nCXX_FLAGS= " + " ".join(FLAGS[1:])
-        self.base.__dict__["probe"] = Probe("/usr/include", ".so", [], "", config, "")
+        self.base.__dict__["probe"] = Probe(str(site / "include"), ".so", [], "", config, "")
 
     def built(self, sources: Mapping[str, str], library: Path) -> Path:
         """The whole library of these sources."""
@@ -295,14 +295,22 @@ class Small:
         """What the base prints with the change in front; what the library prints built with it; what was compiled."""
         search, changed, headers, texts = self._search(edits, limit)
         found = search.find(changed, headers)
-        files = in_front(found)
-        # A fork has two libraries, each with tables of its own.
-        made = [Object(file) for file in files if file.name.startswith("own-")]
-        assert all(symbol.hidden for one in made for symbol in one.defined.values())
+        files = self.in_front(found)
         front = self.folder / "libtorch.so"
         compiled("-shared", WRITABLE, *files, self.library, "-Wl,--no-undefined", "-o", front)
         whole = self.built(texts, self.folder / "oracle/libtorch_cpu.so")
         return self.printed(str(front)), self.printed(library=whole), list(found.told)
+
+    def in_front(self, found: Replacements) -> list[Path]:
+        """What a library is linked of that goes in front of the base."""
+        assert found.libraries
+        files, units = next(led(found, found.libraries, (found.objects, ())))
+        flags = flags_of(self.base, self.folder / "work", capabilities={"DEFAULT": ()})
+        made = [file for file in Compiler(flags).compile_all(units).values() if isinstance(file, Path)]
+        assert len(made) == len(units)
+        # A fork has two libraries, each with tables of its own.
+        assert all(symbol.hidden for file in made for symbol in Object(file).defined.values())
+        return [*files, *made]
 
     def plan(self, edits: Mapping[str, tuple[str, str]], limit: int = 40) -> list[str]:
         """What is told of the change before anything is compiled, but for how long it took the last time."""
@@ -343,12 +351,6 @@ NOTHING_GENERATED: Any = SimpleNamespace(
     sources=lambda names, whole: {},
     released={SCHEMAS: "#include <ATen/native/Generic.h>\n"},
 )
-
-
-def in_front(found: Replacements) -> list[Path]:
-    """What a library is linked of that goes in front of the base."""
-    assert found.libraries
-    return led(found, found.libraries, (found.objects, ()))[0]
 
 
 def compiled(*words: str | Path) -> None:

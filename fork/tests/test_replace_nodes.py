@@ -28,7 +28,7 @@ from fork.engine.replace.replace import generated_of
 from fork.engine.replace.search import Search
 from fork.errors import ForkError
 from fork.tests.helpers import flags_of, git, write
-from fork.tests.test_replace import FOLDER, Small, compiled, in_front
+from fork.tests.test_replace import FOLDER, Small, compiled
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 
 MANUAL = "torch/csrc/autograd/FunctionsManual.cpp"
@@ -186,7 +186,7 @@ class Base(Small):
         search = Search(Decision(tree, Libraries(self.base, work), compiler, released, limit, differing, {}))
         found = search.find({path: text for path, text in changed.items() if path.endswith(".cpp")}, headers)
         front = self.folder / "libtorch.so"
-        compiled("-shared", WRITABLE, *in_front(found), self.library, "-Wl,--no-undefined", "-o", front)
+        compiled("-shared", WRITABLE, *self.in_front(found), self.library, "-Wl,--no-undefined", "-o", front)
         header, functions, kernels = code(texts[DERIVATIVES])
         made = {HEADER: header, GENERATED + "Functions.cpp": functions, GENERATED + "VariableType_0.cpp": kernels}
         whole = self.built({**texts, **made}, self.folder / "oracle/libtorch_cpu.so")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from fork import process
 from fork.digest import digest
-from fork.engine.wheel import disk
 from fork.engine.wheel.base import Base
 from fork.errors import ForkError
 from fork.folders import PACKAGE
@@ -175,18 +174,6 @@ def which(tool: str) -> str:
     if path is None:
         raise ForkError(f"{tool} was not found: run `{sys.executable} -m pip install {tool}`")
     return path
-
-
-def glued(work: Path, name: str, text: str) -> Path:
-    """The object of a program of glue/ with the lists that the tool writes for it."""
-    program = GLUE / f"{name}.cpp"
-    text = f'#include "{program}"\n{text}'
-    made = work / f"own-{name}-{digest(text.encode(), program.read_bytes())}.o"
-    source = made.with_suffix(".cpp")
-    disk.write(work, source.name, text)
-    # Each library of a fork has its own: the dynamic linker must not lead one's to the other's.
-    flags = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-c")
-    return once(made, [cxx(), *flags, source, "-o"], f"{source.name} does not compile")
 
 
 def copied(file: Path, words: Sequence[str]) -> Path:

@@ -18,16 +18,14 @@ class Quiet : public c10::WarningHandler {
     }
   }
 
-  c10::WarningHandler* before = nullptr;
+  c10::WarningHandler* before = c10::WarningUtils::get_warning_handler();
 };
 
 Quiet* quiet = nullptr;
 
 // Before any variable of the library is built.
 __attribute__((constructor(101))) void begin() {
-  quiet = new Quiet;
-  quiet->before = c10::WarningUtils::get_warning_handler();
-  c10::WarningUtils::set_warning_handler(quiet);
+  c10::WarningUtils::set_warning_handler(quiet = new Quiet);
 }
 
 struct End {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from fork.engine.compile.compiler import LOG, Failed, Unit
 from fork.engine.compile.diagnostics import Said, errors
 from fork.engine.link.leading import WRITABLE, led
 from fork.engine.link.units_of_the_stack import Job, units
-from fork.engine.wheel import disk
 from fork.errors import ForkError
 
 TORCH = "torch/lib/libtorch.so"
@@ -24,24 +22,26 @@ TORCH = "torch/lib/libtorch.so"
 
 def link_fork(job: Job) -> dict[str, Path]:
     """The new libraries by their path in the site folder."""
-    compiled = units(job)
+    of_torch, of_module = units(job)
     # The bindings take longest.
-    objects = _compile(job, [*compiled.module, *compiled.torch])
+    objects = _compile(job, [*of_module, *of_torch])
     base, work, replaced = job.compiler.base, job.work, job.replaced
-    parts = (replaced.objects, compiled.torch), (replaced.python, compiled.module)
+    parts = (replaced.objects, of_torch), (replaced.python, of_module)
     groups = [[*front, *(Object(objects[unit]) for unit in own)] for front, own in parts]
-    in_torch, in_module = led(replaced, replaced.libraries or Libraries(base, work), groups)
+    leading = [*led(replaced, replaced.libraries or Libraries(base, work), groups)]
+    objects = _compile(job, [unit for _, more in leading for unit in more])
+    in_torch, in_module = ([*map(str, files), *(str(objects[unit]) for unit in more)] for files, more in leading)
     gpu = [str(library) for library in job.compiler.toolkit.libraries] if job.compiler.toolkit else []
     behind = [*_libraries(job), *(device.libraries(base) if replaced.objects or replaced.python else gpu)]
     wrapping = ["-Wl,--wrap=GOMP_parallel"] if "thread" in job.sanitize else []
     torch = work / "libtorch.so"
     # The base's libtorch.so is an empty stub that every program links; the fork's holds the operators.
-    words = [*map(str, in_torch), "-Wl,--no-as-needed", *behind, *wrapping]
+    words = [*in_torch, "-Wl,--no-as-needed", *behind, *wrapping]
     _link(job, torch, [*words, "-Wl,--no-undefined", "-Wl,-soname,libtorch.so"], "$ORIGIN:$ORIGIN/../../torch.libs")
     # What changed sources of the bindings define is looked up here before libtorch_python.so.
     module = work / f"_C{base.probe.suffix}"
     python = [str(torch), str(base.torch / "lib/libtorch_python.so"), *behind]
-    words = [*map(str, in_module), "-Wl,--no-as-needed", *python]
+    words = [*in_module, "-Wl,--no-as-needed", *python]
     _link(job, module, words, "$ORIGIN:$ORIGIN/lib:$ORIGIN/../torch.libs")
     job.compiler.forget()
     return {TORCH: torch, f"torch/{module.name}": module}
@@ -73,20 +73,15 @@ def _libraries(job: Job) -> list[str]:
 
 
 def _link(job: Job, made: Path, words: Sequence[str], search: str) -> None:
-    """Links one library, if one of its objects or a word has changed; `search` is where it looks for others."""
+    """Links one library; `search` is where it looks for others."""
     wished = (word for name in ("CXXFLAGS", "LDFLAGS") for word in shlex.split(os.environ.get(name, "")))
     own = [f"-Wl,-rpath,{search}", *sanitizers.flags(job.sanitize), *wished]
     # A compiler that links libstdc++.a must not make the process use that copy beside the base's own libstdc++.so.
     how = ["-shared", "-fPIC", "-Wl,--exclude-libs,ALL", *own, WRITABLE]
     command = [str(toolchain.cxx()), *how, "-o", str(made), *words]
-    written = [Path(word).stat().st_mtime_ns for word in words if word.endswith((".o", ".a"))]
-    known, about = made.with_suffix(".json"), json.dumps([command, written])
-    if made.is_file() and known.is_file() and known.read_text() == about:
-        return
-    known.unlink(missing_ok=True)
     done = process.attempt(command, cwd=job.work)
     if done.returncode == 0:
-        return disk.write(known.parent, known.name, about)
+        return
     with (job.work / LOG).open("a") as log:
         log.write(f"{shlex.join(command)}\n{done.stderr}\n")
     said = errors(done.stderr, job.compiler.names, job.work)

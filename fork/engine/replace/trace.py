@@ -215,8 +215,6 @@ class Trace:
                 told.problems.extend(self._trace_symbol(source, one, name, differs, held))
                 callers = self.foreign(source, one, name, held, self.sources) if differs else ()
                 told.callers.extend((source, name, caller) for caller in callers)
-                told.problems.extend(self._trace_node(name, held))
-                told.problems.extend(self._trace_binding(source, one, name, held))
             for problem, behind in self._trace_left(source, one, differing[one], found[one], leaves):
                 told.problems.append(problem)
                 told.registered.extend((source, name) for name in sorted(behind))
@@ -262,29 +260,18 @@ class Trace:
         return bool(differ) and source.why == CHANGED and self.alone(source) and known.isdisjoint(source.words)
 
     def _trace_symbol(self, source: Source, one: Object, name: str, differs: bool, held: Held) -> Iterator[str]:
-        symbol = one.defined[name]
+        symbol, exported = one.defined[name], name in held.exported
         if one.where[name] in one.kernels and {source.path} >= set(self.naming(identifier(name))):
             # The base launches its own kernel, which nobody else names.
-            if name in held.exported and not symbol.hidden:
+            if exported and not symbol.hidden:
                 yield Refusal.LAUNCHED.of(what=say(source, name))
             return
-        if (
-            differs
-            and name not in self.jumps
-            and self._own(source, one, name)
-            and name in held.exported
-            and (symbol.hidden or name in held.bound)
-        ):
+        bound = differs and exported and self._own(source, one, name) and (symbol.hidden or name in held.bound)
+        # Python reaches the base's own copy of a generated function by a table, filled when a process starts.
+        local = source.binds and "THPVariable_" in name and name.startswith(LOCALS) and held.places.get(name)
+        if (bound or local) and name not in self.jumps:
             yield Refusal.BOUND.of(what=say(source, name))
-
-    def _trace_binding(self, source: Source, one: Object, name: str, held: Held) -> Iterator[str]:
-        """Python reaches the base's own copy of a generated function by a table, filled when a process starts."""
-        local = source.binds and "THPVariable_" in name and name.startswith(LOCALS)
-        if local and held.places.get(name) and name not in self.jumps:
-            yield Refusal.BOUND.of(what=say(source, name))
-
-    def _trace_node(self, name: str, held: Held) -> Iterator[str]:
-        """Whoever in the base makes a generated node has to save in it what its code expects."""
+        # Whoever in the base makes a generated node has to save in it what its code expects.
         node = node_of(name)
         for caller in held.users.get(name, ()) if node in self.generated.unlike else ():
             who = called(caller.name)
