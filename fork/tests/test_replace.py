@@ -214,7 +214,14 @@ API int beside(int a) { return a; }
 int pointed(int a) { return a + 14; }
 """
     + POINTER
-    + "} // namespace at::native\n",
+    + """\
+} // namespace at::native
+namespace torch { struct Library { void def(const char*) {} }; }
+#define TORCH_LIBRARY(name, m) [[maybe_unused]] static void name(torch::Library& m)
+TORCH_LIBRARY(some, m) {
+  m.def("an operator");
+}
+""",
 }
 
 
@@ -462,6 +469,11 @@ REFUSED = {
         {START: ('starts", handler', 'starts", nullptr')},
         f"Start.cpp:4 `{REGISTERS_ONE}` can be registered only once, and the branch changes what it registers: change",
     ),
+    "an operator of a library": (
+        {START: ('("an operator");\n', '("an operator");\n  m.def("another");\n')},
+        "Start.cpp:12 `TORCH_LIBRARY(some, m)` can be registered only once, and the branch changes what it registers: "
+        "change a function that this calls, or define what is new in a TORCH_LIBRARY_FRAGMENT of a new source",
+    ),
     "what starts": (
         {f"{FOLDER}/Hook.cpp": ("a + 5", "a + 6")},
         "Hook.cpp calls `at::native::addCallback` when the process starts, which the base has done already",
@@ -481,7 +493,12 @@ def test_a_change_that_would_not_run_is_refused(small: Small, name: str, capsys:
     with pytest.raises(ForkError) as error:
         small.change(edits)
     assert reason in str(error.value)
-    early = name in ("what is generated", "a registration's name", "a registration's own text")
+    early = name in (
+        "what is generated",
+        "a registration's name",
+        "a registration's own text",
+        "an operator of a library",
+    )
     assert not early or capsys.readouterr().out == ""
     if early:
         with pytest.raises(ForkError, match=re.escape(str(error.value))):

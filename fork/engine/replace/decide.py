@@ -24,6 +24,7 @@ from fork.refusals import Refusal
 from fork.tree import HEADERS, KERNEL, Kind, kind_of, on_device
 
 SAYS = "the branch changes what it registers"
+FRAGMENT = ", or define what is new in a TORCH_LIBRARY_FRAGMENT of a new source"
 # What an option or another toolkit mends is told last.
 MENDED = (Refusal.NO_NVCC, Refusal.NO_NVCC_FOR_USER, Refusal.TYPE_OF_GPU)
 # What includes the declarations of all operators.
@@ -186,7 +187,8 @@ class Decision:
             for _, head in dropped(text.before or text.after, text.after, self._gained):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
-                says = f"{SAYS}: change a function that this calls{self.tree.doubt}"
+                advice = "change a function that this calls" + (FRAGMENT if head.startswith("TORCH_LIBRARY") else "")
+                says = f"{SAYS}: {advice}{self.tree.doubt}"
                 if object_of(head) not in same:
                     self._refuse(Refusal.REGISTERED_ONCE, place=f"{text.path}:{text.line(place)}", head=head, why=says)
 
