@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,7 +20,7 @@ from fork.engine.binary.libraries import NVCC
 from fork.engine.build import Build
 from fork.engine.compile import device
 from fork.engine.compile.device import Device
-from fork.engine.compile.flags import Flags, for_nvcc
+from fork.engine.compile.flags import Flags
 from fork.engine.compile.toolchain import Toolkit
 from fork.engine.replace.replace import replace_sources
 from fork.engine.replace.search import Replacements
@@ -97,10 +98,14 @@ def test_the_architecture(
     assert "-DNAMED=space" in command and "-compress-all" in command and "code=sm_75" not in " ".join(command)
 
 
-def test_flags_in_the_words_of_nvcc() -> None:
-    flags = ["-std=c++20", "-DA=1", "-O2", "-fopenmp", "-w", "-I/one", "-isystem/two", "-idirafter/three"]
-    expected = ["-std=c++20", "-DA=1", "-Xcompiler=-fopenmp", "-w", "-I/one", "-isystem", "/two"]
-    assert for_nvcc(flags) == [*expected, "-Xcompiler=-idirafter/three"]
+def test_nvcc_passes_on_what_it_does_not_know(tmp_path: Path) -> None:
+    """It refuses a second level of optimization."""
+    known = base(tmp_path)
+    known.__dict__["probe"] = replace(known.probe, config=f"CXX_FLAGS= -O2 -fopenmp, {CONFIG}")
+    toolkit = Toolkit(Path("/bin/true"), ("90-real",), (), ())
+    found = Flags(Device(known, toolkit, ""), tmp_path, {}, [], [tmp_path], tmp_path).of("One.cu", "", True)
+    assert "--forward-unknown-to-host-compiler" in found and {"-fopenmp", f"-idirafter{tmp_path}"} <= set(found)
+    assert [word for word in found if word.startswith("-O")] == ["-O3"]
 
 
 @mark.parametrize(

@@ -87,7 +87,8 @@ class Device:
         codes, host = map(code, names), os.environ.get("CUDAHOSTCXX") or toolchain.cxx()
         return [
             *(str(self.toolkit.nvcc), "-ccbin", str(host), "-O3", "-lineinfo", "--expt-relaxed-constexpr"),
-            *("--expt-extended-lambda", "-Xfatbin", "-compress-all", *stubs, *flags),
+            *("--forward-unknown-to-host-compiler", "--expt-extended-lambda", "-Xfatbin", "-compress-all"),
+            *(*stubs, *flags),
             *(word for one in codes for word in ("-gencode", one)),
         ]
 

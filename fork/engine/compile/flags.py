@@ -120,7 +120,9 @@ class Flags:
         always = [max(word, STACK_STANDARD) if own and word.startswith("-std=") else word for word in self._always]
         words = [*always, *(f"-D{name}" for name in self.device.definitions(path)), *self._beside(path, capability)]
         if path.endswith(KERNEL):
-            return [*self.device.nvcc(own), *for_nvcc(words), *_wished("CUDAFLAGS")]
+            # It takes one level of optimization, which it has, and passes on what it does not know.
+            words = [word for word in words if not word.startswith("-O")]
+            return [*self.device.nvcc(own), *words, *_wished("CUDAFLAGS")]
         if path.endswith(".c"):
             words = [C_STANDARD if word.startswith("-std=") else word for word in words]
             return ["-x", "c", *words, *_wished("CFLAGS")]
@@ -145,15 +147,3 @@ def defined(capabilities: Mapping[str, Sequence[str]]) -> list[str]:
 
 def _wished(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
-
-
-def for_nvcc(flags: Sequence[str]) -> list[str]:
-    """The flags of the C++ compiler in nvcc's words, which passes on those that it does not know itself."""
-    found: list[str] = []
-    for word in flags:
-        own = word == "-w" or word.startswith(("-D", "-I", "-std="))
-        if word.startswith("-isystem"):
-            found += ["-isystem", word.removeprefix("-isystem")]
-        elif not word.startswith("-O"):
-            found.append(word if own else f"-Xcompiler={word}")
-    return found
