@@ -95,16 +95,10 @@ def _find(base: Base) -> Toolkit:
 
 def compiler(base: Base) -> Path | None:
     """nvcc: the one that CUDACXX names, the toolkit's, or the one of pip beside the base."""
-    candidates = [
-        os.environ.get("CUDACXX", ""),
-        os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin/nvcc"),
-        shutil.which("nvcc") or "",
-        *map(str, base.site.glob("nvidia/*/bin/nvcc")),
-    ]
-    for candidate in filter(None, candidates):
-        if Path(candidate).is_file():
-            return Path(candidate).resolve()
-    return None
+    toolkit = os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin")
+    folders = [toolkit, os.environ.get("PATH", os.defpath), *map(str, base.site.glob("nvidia/*/bin"))]
+    found = shutil.which(os.environ.get("CUDACXX", "")) or shutil.which("nvcc", path=os.pathsep.join(folders))
+    return Path(found).resolve() if found else None
 
 
 def _architectures(base: Base) -> tuple[str, ...]:
