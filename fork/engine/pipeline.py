@@ -114,7 +114,7 @@ def _edited(build: Build) -> bool:
 def _begin(build: Build) -> tuple[Flags | None, Tree | None]:
     """The flags of compilers, if anything is compiled, and the release's tree, if that is for a branch."""
     base, series, work = build.base, build.series, build.home / "work"
-    base.remember(work)
+    disk.remember(base, work)
     changed = series.changed(build.commit) if isinstance(series, Branch) else {}
     sources = [path for path in compiled(series, build.commit) if not path.endswith(HEADERS)]
     if not (NATIVE_FUNCTIONS in build.state or sources or changed):

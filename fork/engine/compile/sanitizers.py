@@ -39,8 +39,6 @@ def flags(chosen: Sequence[str]) -> list[str]:
 
 def variables(chosen: Sequence[str], compiler: Path) -> dict[str, str]:
     """What a process needs in its environment: Python is not instrumented, so the runtime is preloaded."""
-    if not chosen:
-        return {}
     # The runtime looks for the functions of C++ that it intercepts when it starts.
     libraries = [_library(SANITIZERS[name][0], compiler, name) for name in chosen]
     libraries.append(_library("libstdc++.so.6", compiler))

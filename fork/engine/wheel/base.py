@@ -11,13 +11,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from fork import process
-from fork.digest import digest
 from fork.errors import ForkError
 from fork.folders import REQUIREMENTS
 from fork.lock import alone
@@ -95,22 +94,10 @@ class Base:
 
     @cached_property
     def probe(self) -> Probe:
-        """What only the base's own Python can say; `remember` asks it once, since the import of torch takes seconds."""
+        """What only the base's own Python can say; disk.py remembers it, since the import of torch takes seconds."""
         variables = process.outside() | {"TORCH_FORK": str(self.site)}
         failed = f"torch {self.version} in {self.site} cannot be imported"
         return Probe(**json.loads(process.run([self.python, "-c", PROBE], failed, env=variables, cwd="/")))
-
-    def remember(self, folder: Path) -> None:
-        """Takes from the folder what `probe` said of this torch in an earlier process, or leaves it there."""
-        name = digest(str(self.python).encode(), self.record_text.encode(), PROBE.encode())
-        file = folder / f"probe-{name}.json"
-        if file.is_file():
-            self.__dict__["probe"] = Probe(**json.loads(file.read_text()))
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            part = file.with_suffix(".part")
-            part.write_text(json.dumps(asdict(self.probe)))
-            part.replace(file)
 
     @property
     def torch(self) -> Path:
@@ -170,16 +157,13 @@ def _places(upstream: str) -> Iterator[str]:
 
 def installed(python: Path | None = None) -> Base:
     """The torch of an interpreter (default: the one running), whatever fork it may see first."""
-    if python is None:
-        search = [path for path in sys.path if not _is_fork(path)]
-        return _describe(Path(sys.executable), search)
-    code = "import sys, json; print('\\n'.join(sys.path))"
-    said = process.run([python, "-c", code], f"{python} does not run", env=process.outside(), cwd="/")
-    return _describe(python, [path for path in said.splitlines() if path and not _is_fork(path)])
-
-
-def _is_fork(path: str) -> bool:
-    return (Path(path) / "fork.json").is_file()
+    search = sys.path
+    if python:
+        code = "import sys; print('\\n'.join(sys.path))"
+        said = process.run([python, "-c", code], f"{python} does not run", env=process.outside(), cwd="/")
+        search = said.splitlines()
+    seen = [path for path in search if path and not Path(path, "fork.json").is_file()]
+    return _describe(python or Path(sys.executable), seen)
 
 
 def _describe(python: Path, search: list[str]) -> Base:
@@ -210,7 +194,7 @@ def obtain(version: str, cuda: str, bases: Path) -> Base:
     python = home / "bin/python"
     with alone(bases / f"{home.name}.lock", f"torch {version} is being installed"):
         if not (home / "complete").exists():
-            _install(home, version, [[pin], ["-r", str(REQUIREMENTS)]])
+            _install(home, version, pin)
     return installed(python)
 
 
@@ -233,24 +217,21 @@ def release(version: str) -> Version:
     return Version(version)
 
 
-def _install(home: Path, version: str, wishes: list[list[str]]) -> None:
+def _install(home: Path, version: str, pin: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     print(f"base     getting torch {version} into {home}", flush=True)
     pip = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
-    for command in [[sys.executable, "-m", "venv", str(home)], *([*pip, *wish] for wish in wishes)]:
+    for command in ([sys.executable, "-m", "venv", str(home)], [*pip, pin], [*pip, "-r", str(REQUIREMENTS)]):
         done = process.attempt(command)
         if done.returncode:
             shutil.rmtree(home, ignore_errors=True)
-            raise ForkError(_unavailable(version, done) if wishes[0][0] in command else _failed(version, done))
+            why = _unavailable(version, done) if pin in command else ""
+            raise ForkError(why or f"torch {version} could not be installed: {process.pip_error(done)}")
     (home / "complete").touch()
 
 
-def _failed(version: str, done: subprocess.CompletedProcess[str]) -> str:
-    return f"torch {version} could not be installed: {process.pip_error(done)}"
-
-
 def _unavailable(version: str, done: subprocess.CompletedProcess[str]) -> str:
-    """Why pip did not install torch itself; of a release that it does not know it says so in several ways."""
+    """What pip says in several ways of a release that it does not know; nothing where another thing went wrong."""
     known = re.search(r"\(from versions: ([^)]*)\)", done.stderr)
     if known and known[1].strip() in ("", "none"):
         return f"pip finds no release of torch at all, so torch {version} could not be installed: is there a network?"
@@ -258,4 +239,4 @@ def _unavailable(version: str, done: subprocess.CompletedProcess[str]) -> str:
         return f"pip finds no torch {version} for this Python and machine; the newest is {known[1].split(', ')[-1]}"
     if "conflicting dependencies" in done.stderr:
         return f"pip finds no torch {version} that it may install here: choose another release, or see PIP_CONSTRAINT"
-    return _failed(version, done)
+    return ""

@@ -9,15 +9,26 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from fork import process
-from fork.engine.wheel.base import PACKAGES, Base
+from fork.digest import digest
+from fork.engine.wheel.base import PACKAGES, PROBE, Base, Probe
 from fork.errors import ForkError
 
 # Nobody edits these by hand, and they are four fifths of the wheel. All else is copied, so that what somebody writes
 # into a file of the fork does not reach the base.
 BINARY = re.compile(r"\.(so|a|pyc)(\.[\d.]+)?$|^[^.]+$")
+
+
+def remember(base: Base, folder: Path) -> None:
+    """Takes from the folder what the base's `probe` said in an earlier process, or leaves it there."""
+    name = digest(str(base.python).encode(), base.record_text.encode(), PROBE.encode())
+    if (file := folder / f"probe-{name}.json").is_file():
+        base.__dict__["probe"] = Probe(**json.loads(file.read_text()))
+    else:
+        write(folder, file.name, json.dumps(asdict(base.probe)))
 
 
 def copy(base: Base, site: Path, store: Path) -> None:
