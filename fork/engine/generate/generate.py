@@ -58,17 +58,21 @@ PyMethodDef python_variable_methods_own_rows[] = {
 } // namespace torch::autograd
 """
 
+# What two files of one unit define by the same name: a method and its function, and torchgen's helpers for each key.
+METHOD = re.compile(r"^static PyObject \* (THPVariable_\w+)\(", re.MULTILINE)
+HELPER = re.compile(r"^\w.* (\w+)\(.*const TensorOptions &options\) \{$", re.MULTILINE)
+
 # Runs torchgen on a yaml that is a part of PyTorch's. Later releases (2.15 does) list kernels of the whole yaml, and
 # refuse a yaml without them. For a key that no entry names torchgen writes nothing; but every structured operator has
-# kernels for these two, and PyTorch's own yaml always names both. Each file of kernels defines the same helpers, which
-# one unit of compilation takes once. FORK_VARIANTS has the variants with `out` of operators that the yaml lacks.
+# kernels for these two, and PyTorch's own yaml always names both. FORK_VARIANTS has the variants with `out` of
+# operators that the yaml lacks.
 TORCHGEN = """\
 import dataclasses, json, os
-import torchgen.dest, torchgen.dest.native_functions, torchgen.gen as gen
+import torchgen.dest.native_functions, torchgen.gen as gen
 import torchgen.gen_functionalization_type as functionalization, torchgen.native_function_generation as groups
 from torchgen.model import DispatchKey as Key
 
-parse, helpers = gen.parse_native_yaml, torchgen.dest.gen_registration_helpers
+parse = gen.parse_native_yaml
 
 def with_keys(*args, **kwargs):
     parsed = parse(*args, **kwargs)
@@ -77,13 +81,9 @@ def with_keys(*args, **kwargs):
             parsed.backend_indices[key] = dataclasses.replace(parsed.backend_indices[key], dispatch_key=key)
     return parsed
 
-def once(index):
-    return ["#ifndef FORK_HELPERS", "#define FORK_HELPERS", *helpers(index), "#endif // FORK_HELPERS"]
-
 for names in (groups.OUT_OPS_THAT_DONT_GET_GROUPED_PROPERLY, functionalization.MUTABLE_OPS_NOT_USING_FUNCTIONALIZATION):
     names += json.loads(os.environ["FORK_VARIANTS"])
 gen.parse_native_yaml = with_keys
-torchgen.dest.gen_registration_helpers = once
 torchgen.dest.native_functions._CPU_DLL_CUDA_KERNELS = frozenset()
 gen.main()
 """
@@ -146,9 +146,11 @@ def _generate(native: Path, derivatives: Path | None, source: Path, out: Path) -
         mock.patch.object(gen_python_functions, "is_py_torch_function", ways.function),
     ):
         gen_autograd_python(str(bound), *arguments[1:])
-    _name_methods(generated / methods)
+    text = (generated / methods).read_text().replace("(const at::Tensor & self", "(at::Tensor self")  # some change it
+    (generated / methods).write_text(_named_apart(text, METHOD, "_method"))
+    for file in (out / "aten").glob("Register*.cpp"):
+        file.write_text(_named_apart(file.read_text(), HELPER, f"_of_{file.stem}"))
     _own_headers(out / "aten", generated)
-    (generated / "python_modules.inc").write_text(_python_modules(bound, tags))
     (out / "stubs.json").write_text(json.dumps(_stubs(bound, tags, ways), indent=1))
 
 
@@ -166,11 +168,10 @@ class Ways:
         return is_py_torch_function(f) and "function" in self.variants.get(str(f.func.name), "function")
 
 
-def _name_methods(file: Path) -> None:
-    """Gives the methods names of their own: the functions beside them have the same."""
-    text = file.read_text().replace("(const at::Tensor & self", "(at::Tensor self")  # functions in place change it
-    names = "|".join(re.findall(r"^static PyObject \* (THPVariable_\w+)\(", text, re.MULTILINE))
-    file.write_text(re.sub(rf"\b(?:{names})\b", r"\g<0>_method", text) if names else "")
+def _named_apart(text: str, defined: re.Pattern[str], ending: str) -> str:
+    """A source whose functions of a kind have names of their own: others in one unit with it have the same."""
+    names = "|".join(defined.findall(text))
+    return re.sub(rf"(?<![\w:])(?:{names})\b", rf"\g<0>{ending}", text) if names else text
 
 
 def _variants(entries: str) -> tuple[list[str], list[str]]:
@@ -214,16 +215,8 @@ def _own_headers(aten: Path, autograd: Path) -> None:
         path.write_text(text)
 
 
-def _python_modules(entries: Path, tags: Path) -> str:
-    """For each module of torch._C that functions go into by `python_module`, the name of its init and its own."""
-    functions = parse_native_yaml(str(entries), str(tags)).native_functions
-    modules = sorted({f.python_module for f in functions if f.python_module and should_generate_py_binding(f)})
-    names = {"fft": "FFT", "nn": "NN"}
-    return "".join(f'MODULE({names.get(name, name.capitalize())}, "_{name}")\n' for name in modules)
-
-
 def _stubs(entries: Path, tags: Path, ways: Ways) -> dict[str, object]:
-    """What a source build's typing files would say of these operators."""
+    """What a source build's typing files would say of these operators; and their modules in torch._C."""
     functions = [
         f for f in parse_native_yaml(str(entries), str(tags)).native_functions if should_generate_py_binding(f)
     ]
@@ -240,6 +233,7 @@ def _stubs(entries: Path, tags: Path, ways: Ways) -> dict[str, object]:
             structseqs[structseq[0]] = structseq[1]
     pairs = load_signatures([f for f in functions if ways.method(f)], deprecated, method=True, pyi=True)
     return {
+        "modules": sorted({f.python_module for f in functions if f.python_module}),
         "functions": definitions,
         "methods": [overload.signature.signature_str_pyi() for overload in group_overloads(pairs)],
         "return_types": structseqs,
