@@ -607,6 +607,11 @@ def test_a_base_whose_calls_do_not_go_by_the_table(tmp_path: Path) -> None:
         Small(tmp_path / "all", "-Wl,-Bsymbolic").change({ONE: ("+ 1;", "+ 7;")})
 
 
+def test_a_base_that_is_stripped(tmp_path: Path) -> None:
+    with pytest.raises(ForkError, match="libtorch_cpu.so lists no hidden symbols, so nothing tells where it has"):
+        Small(tmp_path, "-Wl,--strip-all").change({ONE: ("+ 1;", "+ 7;")})
+
+
 def test_a_jump_farther_than_an_instruction_reaches(small: Small) -> None:
     """Three GiB lie between the two libraries, as those of the GPU do."""
     here, whole, _ = small.change({ONE: ("+ 2;", "+ 18;")})

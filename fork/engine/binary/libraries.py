@@ -106,16 +106,17 @@ class Libraries:
         made_of = digest(base.record_text.encode(), PROGRAM.read_bytes())
         self._program, self._kept = work / f"references-{made_of}", work / f"references-{made_of}.json"
         self._answers: dict[str, list[list[str]]] = json.loads(self._kept.read_text()) if self._kept.is_file() else {}
-        rows = self._ask(["*"])
-        if bare := next((row[2] for row in rows if row[0] == "bare"), None):
+        readelf = [toolchain.which("readelf"), "--sections", "--dynamic"]
+        told = {path: process.run([*readelf, path], f"{path} cannot be read") for path in self._paths}
+        if bare := next((path for path, said in told.items() if ".symtab" not in said), None):
             raise ForkError(
                 f"{bare} lists no hidden symbols, so nothing tells where it has what others call: "
                 "take PyTorch's own wheel"
             )
-        self._symbolic = next((row[2] for row in rows if row[0] == "symbolic"), None)
+        self._symbolic = next((path for path, said in told.items() if "SYMBOLIC" in said), None)
         self.files: dict[str, int] = defaultdict(int)
         self._having: dict[str, set[str]] = defaultdict(set)
-        for file, where in ((row[3], row[2]) for row in rows if row[0] == "file"):
+        for _, _, where, file in self._ask(["*"]):
             library = where.rpartition("/")[2]
             self._having[file].add(library)
             self.files[file] += library not in LATE
@@ -173,7 +174,7 @@ class Libraries:
         """What the program says of these names; it reads hundreds of megabytes, so its words are kept."""
         fresh = [name for name in names if name not in self._answers]
         if fresh:
-            compiler = (toolchain.cxx(), "-O2", "-std=c++17", PROGRAM, "-o")
+            compiler = (toolchain.cxx(), "-O2", "-std=c++20", PROGRAM, "-o")
             toolchain.once(self._program, compiler, f"{PROGRAM.name} does not compile")
             disk.write(self.work, "references.asked", "\n".join([*fresh, ""]))
             command = [self._program, self.work / "references.asked", *self._paths]

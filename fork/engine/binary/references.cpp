@@ -25,23 +25,17 @@
 //     A function that is local to FILE; told when `@FILE` is among the names.
 //   file * LIBRARY NAME
 //     A source that it was made of; told when `*` is among the names.
-//   symbolic * LIBRARY
-//     It was linked so that its own definitions come first (-Bsymbolic).
-//   bare * LIBRARY
-//     It lists no hidden symbols (it is stripped).
 #include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -82,30 +76,31 @@ void say(std::string_view what, const Words&... words) {
 class Library {
  public:
   Library(const char* path, const Names& names, const Names& quiet)
-      : path_(path), names_(names), quiet_(quiet) {
-    const int file = open(path, O_RDONLY);
-    struct stat about = {};
-    if (file < 0 || fstat(file, &about) != 0) {
-      std::perror(path);
+      : path_(path),
+        names_(names),
+        quiet_(quiet),
+        data_(std::filesystem::file_size(path), '\0') {
+    std::ifstream(path, std::ios::binary).read(data_.data(), data_.size());
+    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(data_.data());
+    if (data_.size() < sizeof(*header) ||
+        header->e_ident[EI_CLASS] != ELFCLASS64) {
+      std::fprintf(stderr, "%s is no readable library of 64 bits\n", path);
       std::exit(1);
     }
-    void* mapped =
-        mmap(nullptr, about.st_size, PROT_READ, MAP_PRIVATE, file, 0);
-    close(file);
-    data_ = static_cast<const char*>(mapped);
-    header_ = reinterpret_cast<const Elf64_Ehdr*>(data_);
-    if (mapped == MAP_FAILED || header_->e_ident[EI_CLASS] != ELFCLASS64) {
-      std::fprintf(stderr, "%s is no library of 64 bits\n", path);
-      std::exit(1);
-    }
-    sections_ = reinterpret_cast<const Elf64_Shdr*>(data_ + header_->e_shoff);
+    const auto* first =
+        reinterpret_cast<const Elf64_Shdr*>(data_.data() + header->e_shoff);
+    sections_ = {first, header->e_shnum};
   }
 
   void tell() {
-    read();
-    for (int n = 0; n < header_->e_shnum; ++n) {
-      if (sections_[n].sh_type == SHT_RELA) {
-        slots(sections_[n]);
+    for (const Elf64_Shdr& section : sections_) {
+      if (section.sh_type == SHT_DYNSYM || section.sh_type == SHT_SYMTAB) {
+        table(section, section.sh_type == SHT_DYNSYM);
+      }
+    }
+    for (const Elf64_Shdr& section : sections_) {
+      if (section.sh_type == SHT_RELA) {
+        slots(section);
       }
     }
     std::sort(symbols_.begin(), symbols_.end(), by_address);
@@ -113,13 +108,10 @@ class Library {
     for (const Symbol& place : places_) {
       tell(place);
     }
-    for (int n = 0; n < header_->e_shnum; ++n) {
-      const Elf64_Shdr& section = sections_[n];
+    for (const Elf64_Shdr& section : sections_) {
       if (section.sh_type == SHT_PROGBITS &&
           (section.sh_flags & SHF_EXECINSTR) != 0) {
         scan(section);
-      } else if (section.sh_type == SHT_DYNAMIC) {
-        dynamic(section);
       } else if (section.sh_type == SHT_RELA) {
         relocations(section);
       }
@@ -128,31 +120,15 @@ class Library {
 
  private:
   template <typename T>
-  const T* at(uint64_t offset) const {
-    return reinterpret_cast<const T*>(data_ + offset);
-  }
-
-  void read() {
-    bool listed = false;
-    for (int n = 0; n < header_->e_shnum; ++n) {
-      const Elf64_Shdr& section = sections_[n];
-      const bool dynamic = section.sh_type == SHT_DYNSYM;
-      if (dynamic || section.sh_type == SHT_SYMTAB) {
-        listed = listed || !dynamic;
-        table(section, dynamic);
-      }
-    }
-    if (!listed) {
-      say("bare", "*", path_);
-    }
+  std::span<const T> rows(const Elf64_Shdr& section) const {
+    const char* begin = data_.data() + section.sh_offset;
+    return {reinterpret_cast<const T*>(begin), section.sh_size / sizeof(T)};
   }
 
   void table(const Elf64_Shdr& section, bool dynamic) {
-    const char* strings = at<char>(sections_[section.sh_link].sh_offset);
-    const auto* first = at<Elf64_Sym>(section.sh_offset);
+    const char* strings = rows<char>(sections_[section.sh_link]).data();
     const char* file = "";
-    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Sym); ++n) {
-      const Elf64_Sym& symbol = first[n];
+    for (const Elf64_Sym& symbol : rows<Elf64_Sym>(section)) {
       const char* name = strings + symbol.st_name;
       const int type = ELF64_ST_TYPE(symbol.st_info);
       const int binding = ELF64_ST_BIND(symbol.st_info);
@@ -226,7 +202,7 @@ class Library {
       high = std::max(high, one.end);
     }
     const uint64_t low = wanted_.front().address - 4;
-    const auto* code = at<unsigned char>(section.sh_offset);
+    const unsigned char* code = rows<unsigned char>(section).data();
     for (uint64_t n = 2; n + 4 <= section.sh_size; ++n) {
       int32_t distance = 0;
       std::memcpy(&distance, code + n, 4);
@@ -295,45 +271,31 @@ class Library {
   // Tables that the loader fills with addresses of this library, without names.
   void slots(const Elf64_Shdr& section) {
     const Elf64_Shdr& table = sections_[section.sh_link];
-    const auto* symbols = at<Elf64_Sym>(table.sh_offset);
-    const char* strings = at<char>(sections_[table.sh_link].sh_offset);
-    const auto* first = at<Elf64_Rela>(section.sh_offset);
-    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
-      const Elf64_Sym& symbol = symbols[ELF64_R_SYM(first[n].r_info)];
-      const auto kind = ELF64_R_TYPE(first[n].r_info);
+    const Elf64_Sym* symbols = rows<Elf64_Sym>(table).data();
+    const char* strings = rows<char>(sections_[table.sh_link]).data();
+    for (const Elf64_Rela& row : rows<Elf64_Rela>(section)) {
+      const Elf64_Sym& symbol = symbols[ELF64_R_SYM(row.r_info)];
+      const auto kind = ELF64_R_TYPE(row.r_info);
       const char* name = strings + symbol.st_name;
       if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT &&
            kind != R_X86_64_64) ||
           names_.count(name) == 0) {
         continue;
       }
-      const uint64_t offset = first[n].r_offset;
-      say("slot", name, path_, offset);
+      say("slot", name, path_, row.r_offset);
       if (quiet_.count(name) == 0 && kind == R_X86_64_GLOB_DAT &&
           ELF64_ST_TYPE(symbol.st_info) != STT_FUNC) {
-        wanted_.push_back({offset, offset + 1, name, false, true});
+        wanted_.push_back({row.r_offset, row.r_offset + 1, name, false, true});
       }
     }
   }
 
   void relocations(const Elf64_Shdr& section) {
-    const auto* first = at<Elf64_Rela>(section.sh_offset);
-    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Rela); ++n) {
-      if (ELF64_R_SYM(first[n].r_info) == 0) {
-        for (const Wanted& one : holders(first[n].r_addend)) {
-          tell(one, first[n].r_offset, "direct");
+    for (const Elf64_Rela& row : rows<Elf64_Rela>(section)) {
+      if (ELF64_R_SYM(row.r_info) == 0) {
+        for (const Wanted& one : holders(row.r_addend)) {
+          tell(one, row.r_offset, "direct");
         }
-      }
-    }
-  }
-
-  void dynamic(const Elf64_Shdr& section) {
-    const auto* first = at<Elf64_Dyn>(section.sh_offset);
-    for (uint64_t n = 0; n < section.sh_size / sizeof(Elf64_Dyn); ++n) {
-      if (first[n].d_tag == DT_SYMBOLIC ||
-          (first[n].d_tag == DT_FLAGS &&
-           (first[n].d_un.d_val & DF_SYMBOLIC) != 0)) {
-        say("symbolic", "*", path_);
       }
     }
   }
@@ -377,9 +339,8 @@ class Library {
   const char* path_;
   const Names& names_;
   const Names& quiet_;
-  const char* data_ = nullptr;
-  const Elf64_Ehdr* header_ = nullptr;
-  const Elf64_Shdr* sections_ = nullptr;
+  std::string data_;
+  std::span<const Elf64_Shdr> sections_;
   std::vector<Symbol> symbols_;
   std::vector<Wanted> wanted_;
   std::vector<Symbol> places_;

@@ -35,7 +35,7 @@ ARM: Mapping[str, tuple[str, ...]] = {
 }
 
 
-BINUTILS = ("objcopy", "objdump")
+BINUTILS = ("objcopy", "objdump", "readelf")
 
 
 def settings() -> list[str]:
