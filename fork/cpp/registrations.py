@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fork.cpp.scan import closing, code_of, lines, scan
+from fork.cpp.scan import closing, code_of, lines, scan, spliced
 
 # What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
 BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)
@@ -44,9 +44,8 @@ def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
     In the place of each stands a function `fork_left_N`, which nobody calls and which leads to what it would register.
     """
     there = Counter(found.head for found in _registrations(others))
-    parts: list[str] = []
+    parts: list[tuple[int, int, str]] = []
     told: list[tuple[int, str]] = []
-    end = 0
     for found in _registrations(text):
         if there[found.head] > 0:
             there[found.head] -= 1
@@ -54,27 +53,20 @@ def left(text: str, others: str) -> tuple[str, list[tuple[int, str]]]:
             new = found.text.replace("fork_left_", f"fork_left_{len(told)}")
             told.append((text.count("\n", 0, found.start) + 1, found.head))
             # Every line keeps its number.
-            parts += [text[end : found.start], new, "\n" * (old.count("\n") - new.count("\n"))]
-            end = found.end
-    return "".join([*parts, text[end:]]), told
+            parts.append((found.start, found.end, new + "\n" * (old.count("\n") - new.count("\n"))))
+    return spliced(text, parts), told
 
 
-def dropped(before: str, after: str, gained: Mapping[str, int] | None = None) -> list[tuple[int, str]]:
-    """The registrations that a text no longer has, each with its line in the text before; none of a kernel that another
-    text has `gained`."""
-    there = Counter(head for _, head in _heads(after))
-    gone = []
-    for at, head in _heads(before):
-        there[head] -= 1
-        if there[head] < 0 and (gained or {}).get(head, -1) < 0:
-            gone.append((before.count("\n", 0, at) + 1, head))
-    return gone
+def dropped(before: str, after: str, gained: Mapping[str, int] | None = None) -> list[str]:
+    """The registrations that a text no longer has; none of a kernel that another text has `gained`."""
+    gone = Counter(_heads(before)) - Counter(_heads(after))
+    return [head for head in gone if (gained or {}).get(head, -1) < 0]
 
 
 def gained(before: str, after: str) -> Counter[str]:
     """How many more kernels of each name a text registers now; less than none where they are fewer."""
-    found = Counter(head for _, head in _kernels(after))
-    found.subtract(head for _, head in _kernels(before))
+    found = Counter(_kernels(after))
+    found.subtract(_kernels(before))
     return found
 
 
@@ -131,11 +123,11 @@ def _filled(text: str) -> tuple[list[str], dict[str, str]]:
 
 def _without_bodies(text: str) -> str:
     """A text without what its lambdas do, but for those of macros."""
-    code, parts, at = scan(text).shape, list[str](), 0
+    code, bodies, at = scan(text).shape, list[tuple[int, int, str]](), 0
     while found := LAMBDA.search(code, at):
-        parts.append(text[at : found.end()])
         at = max(closing(code, found.end(), len(code)), found.end())
-    return "".join([*parts, text[at:]])
+        bodies.append((found.end(), at, ""))
+    return spliced(text, bodies)
 
 
 def object_of(head: str) -> str:
@@ -144,18 +136,18 @@ def object_of(head: str) -> str:
     return found[0].split()[-1] if found else ""
 
 
-def _heads(text: str) -> Iterator[tuple[int, str]]:
-    """Where each kernel and each registration stands, and its words. Those of the base stay that a text lacks."""
+def _heads(text: str) -> Iterator[str]:
+    """The words of each kernel and each registration. Those of the base stay that a text lacks."""
     yield from _kernels(text)
-    yield from ((found.start, found.head) for found in _registrations(text))
+    yield from (found.head for found in _registrations(text))
 
 
-def _kernels(text: str) -> Iterator[tuple[int, str]]:
+def _kernels(text: str) -> Iterator[str]:
     code = code_of(text)
     for block in BLOCK.finditer(code):
         close = closing(code, block.end(), len(code))
         head = " ".join(text[block.start(1) : block.end(1)].split())
-        yield from ((kernel.start(), f"{head}: {kernel[1]}") for kernel in IMPL.finditer(text, block.end(), close))
+        yield from (f"{head}: {kernel[1]}" for kernel in IMPL.finditer(text, block.end(), close))
 
 
 def _registrations(text: str) -> Iterator[Registration]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -89,7 +89,9 @@ class Scan:
     def kept(self) -> str:
         """The same, where what is a space in a literal looks like none: neither its lines nor its words come apart."""
         literals = [one for one in self.quiet if one.kind == "literal"]
-        return _replaced(self.plain, literals, lambda said: said.translate(UNLIKE))
+        return spliced(
+            self.plain, ((one.start, one.end, self.plain[one.start : one.end].translate(UNLIKE)) for one in literals)
+        )
 
     def said(self, start: int, end: int) -> str:
         """A stretch without comments, and with one space wherever there are several or a line ends."""
@@ -189,15 +191,16 @@ class Scan:
 
 
 def _blanked(text: str, spans: Sequence[Span], what: str = r"[^\n]") -> str:
-    return _replaced(text, spans, lambda said: re.sub(what, " ", said))
+    return spliced(text, ((one.start, one.end, re.sub(what, " ", text[one.start : one.end])) for one in spans))
 
 
-def _replaced(text: str, spans: Sequence[Span], by: Callable[[str], str]) -> str:
-    parts, at = [], 0
-    for span in spans:
-        parts += [text[at : span.start], by(text[span.start : span.end])]
-        at = span.end
-    return "".join([*parts, text[at:]])
+def spliced(text: str, parts: Iterable[tuple[int, int, str]]) -> str:
+    """A text with something else from one offset to another, for each part in their order."""
+    found, at = list[str](), 0
+    for start, end, new in parts:
+        found += [text[at:start], new]
+        at = end
+    return "".join([*found, text[at:]])
 
 
 # The last files are kept: one is looked at several times in a row.

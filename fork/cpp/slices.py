@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fork.cpp.definitions import Part, parts
-from fork.cpp.scan import scan
+from fork.cpp.scan import scan, spliced
 
 # A block in which every statement is a registration; what else is a statement there can be left out as well.
 BLOCK = re.compile(r"[A-Z_]{4,}\(.*\)")
@@ -159,9 +159,5 @@ def _needed(own: set[Piece], there: Iterable[Piece]) -> set[Piece]:
 
 
 def without(text: str, gone: Iterable[Piece]) -> str:
-    parts, at = [], 0
-    for piece in sorted(gone, key=lambda one: one.start):
-        parts.append(text[at : piece.start])
-        at = piece.end
-    rest = EMPTY.sub("", "".join([*parts, text[at:]]))
+    rest = EMPTY.sub("", spliced(text, sorted((piece.start, piece.end, "") for piece in gone)))
     return re.sub(r"\n\s*\n", "\n", rest)

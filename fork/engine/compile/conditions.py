@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fork.cpp.difference import hunks
-from fork.cpp.scan import scan
+from fork.cpp.scan import scan, spliced
 from fork.engine.compile.compiler import Compiler
 from fork.tree import HEADERS
 
@@ -25,10 +25,8 @@ def lines_not_compiled(compiler: Compiler, path: str, before: str, after: str) -
                 places.append((n + 1, innermost.end, there.said(innermost.start, innermost.end)))
     if not places:
         return []
-    text = after
-    for number, (_, at, _) in sorted(enumerate(places), key=lambda place: -place[1][1]):
-        text = f"{text[:at]}{MARK} {number};\n{text[at:]}"
-    units = compiler.units(path, text)
+    marks = sorted((at, at, f"{MARK} {number};\n") for number, (_, at, _) in enumerate(places))
+    units = compiler.units(path, spliced(after, marks))
     if path.endswith(HEADERS):  # sources for the GPU may read it too
         units += [replace(unit, words=(*unit.words, *compiler.of_gpu)) for unit in units]
     said = [compiler.preprocessed(unit) for unit in units]

@@ -184,7 +184,7 @@ class Decision:
             known = self.tree.known and not self._words
             same = alike(text.before, text.after) if text.before and known else set()
             self._sources[text.path] = Source(text, why, self.compiler, declared, alike=same)
-            for _, head in dropped(text.before or text.after, text.after, self._gained):
+            for head in dropped(text.before or text.after, text.after, self._gained):
                 self._refuse(Refusal.NO_LONGER_REGISTERED, place=text.path, what=f"`{head}`")
             for place, head in altered(text.before or text.after, text.after):
                 advice = "change a function that this calls" + (FRAGMENT if head.startswith("TORCH_LIBRARY") else "")
@@ -200,7 +200,7 @@ class Decision:
             if not self.libraries.has_source(path):
                 print(f"left out {path}: torch {self.compiler.base.version} was built without it", flush=True)
             elif self._is_compiled(path, why):
-                for _, head in dropped(text.before or "", text.after):
+                for head in dropped(text.before or "", text.after):
                     self._refuse(Refusal.NO_LONGER_REGISTERED, place=self.generated.of, what=f"`{head}`")
                 self._sources[path] = Source(text, why, compiler, generated=True)
         for node in self.generated.unlike:
