@@ -163,18 +163,14 @@ def _plan(build: Build, stage: Path) -> None:
 
 def _print_plan(job: Job) -> None:
     """What a job would compile, and what nobody knows before it has."""
-    for line in job.replaced.told:
-        print(line)
-    for path in job.sources:
-        if path.endswith(".cu") and not job.compiler.toolkit:
-            print(f"left out {path}: CUDA is {job.compiler.lacking}")
+    kernels = [path for path in job.sources if path.endswith(".cu") and not job.compiler.toolkit]
+    left = [f"left out {path}: CUDA is {job.compiler.lacking}" for path in kernels]
     of_torch, of_module = units(job)
     todo = [*of_torch, *of_module] if of_torch else []
-    kept = {unit for unit in todo if job.compiler.kept(unit)}
-    for unit in todo:
-        took = "" if unit in kept else job.compiler.took([unit])
-        print(f"{'kept' if unit in kept else 'compile':8} {unit.named} ({_origin(job, unit.path)}{took})")
-    if todo and len(kept) < len(todo):
+    own = [job.compiler.planned(unit.named, _origin(job, unit.path), [unit]) for unit in todo]
+    for line in [*job.replaced.told, *left, *own]:
+        print(line)
+    if any(line.startswith("compile") for line in own):
         print("later    ccache tells which of the stack's it has from another build")
 
 

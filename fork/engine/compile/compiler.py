@@ -135,10 +135,12 @@ class Compiler:
         """The headers that an object was compiled with, but for those of the wheel and of the system."""
         return list(json.loads(made.with_suffix(".json").read_text())["inputs"])
 
-    def took(self, units: Sequence[Unit]) -> str:
-        """How long units took when a build of this folder last compiled them, as words for a plan."""
+    def planned(self, what: str, why: str, units: Sequence[Unit]) -> str:
+        """A plan's line: that units are kept, or how long they took when a build of this folder last compiled them."""
+        if all(map(self.kept, units)):
+            return f"kept     {what} ({why})"
         seconds = [self._times[unit.named] for unit in units if unit.named in self._times]
-        return f"; {sum(seconds):.0f} s the last time" if seconds else ""
+        return f"compile  {what} ({why}{f'; {sum(seconds):.0f} s the last time' if seconds else ''})"
 
     @cached_property
     def _times(self) -> dict[str, float]:

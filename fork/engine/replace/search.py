@@ -88,13 +88,8 @@ class Search:
 
     def plan(self, changed: Mapping[str, str], headers: Mapping[str, str]) -> Replacements:
         """A line for each source that `find` compiles."""
-        decided = self._decision.made(changed, headers)
-        told: list[str] = []
-        for source in decided.sources.values():
-            kept = all(map(source.compiler.kept, source.units()))
-            took = "" if kept else source.compiler.took(source.units())
-            told.append(f"{'kept' if kept else 'compile':8} {source.path} ({source.why}{took})")
-        return Replacements(told=told)
+        sources = self._decision.made(changed, headers).sources.values()
+        return Replacements(told=[one.compiler.planned(one.path, one.why, one.units()) for one in sources])
 
     def _compile(self, sources: Sequence[Source]) -> None:
         """Brings every source's object."""
