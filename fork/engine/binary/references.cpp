@@ -29,7 +29,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -61,10 +61,6 @@ struct Wanted {
   bool slot; // of the table: the place that has the symbol's address
 };
 
-constexpr auto by_address = [](const auto& one, const auto& other) {
-  return one.address < other.address;
-};
-
 // Prints a line of words.
 template <typename... Words>
 void say(std::string_view what, const Words&... words) {
@@ -84,7 +80,7 @@ class Library {
     const auto* header = reinterpret_cast<const Elf64_Ehdr*>(data_.data());
     if (data_.size() < sizeof(*header) ||
         header->e_ident[EI_CLASS] != ELFCLASS64) {
-      std::fprintf(stderr, "%s is no readable library of 64 bits\n", path);
+      std::cerr << path << " is no readable library of 64 bits\n";
       std::exit(1);
     }
     const auto* first =
@@ -103,8 +99,8 @@ class Library {
         slots(section);
       }
     }
-    std::sort(symbols_.begin(), symbols_.end(), by_address);
-    std::sort(wanted_.begin(), wanted_.end(), by_address);
+    std::ranges::sort(symbols_, {}, &Symbol::address);
+    std::ranges::sort(wanted_, {}, &Wanted::address);
     for (const Symbol& place : places_) {
       tell(place);
     }
@@ -197,10 +193,8 @@ class Library {
     if (wanted_.empty()) {
       return;
     }
-    uint64_t high = 0;
-    for (const Wanted& one : wanted_) {
-      high = std::max(high, one.end);
-    }
+    const uint64_t high =
+        std::ranges::max_element(wanted_, {}, &Wanted::end)->end;
     const uint64_t low = wanted_.front().address - 4;
     const unsigned char* code = rows<unsigned char>(section).data();
     for (uint64_t n = 2; n + 4 <= section.sh_size; ++n) {
@@ -255,8 +249,7 @@ class Library {
 
   std::vector<Wanted> holders(uint64_t target) const {
     std::vector<Wanted> result;
-    auto next = std::upper_bound(
-        wanted_.begin(), wanted_.end(), Wanted{target}, by_address);
+    auto next = std::ranges::upper_bound(wanted_, target, {}, &Wanted::address);
     while (next != wanted_.begin()) {
       --next;
       if (target < next->end) {
@@ -304,7 +297,7 @@ class Library {
   // where a symbol says so.
   void tell(const Symbol& place) const {
     auto next =
-        std::lower_bound(symbols_.begin(), symbols_.end(), place, by_address);
+        std::ranges::lower_bound(symbols_, place.address, {}, &Symbol::address);
     uint64_t end = (place.address + place.size + 15) / 16 * 16;
     std::string twins;
     for (; next != symbols_.end() && next->address == place.address; ++next) {
@@ -319,8 +312,7 @@ class Library {
   }
 
   void tell(const Wanted& one, uint64_t site, std::string_view kind) {
-    auto next = std::upper_bound(
-        symbols_.begin(), symbols_.end(), Symbol{site}, by_address);
+    auto next = std::ranges::upper_bound(symbols_, site, {}, &Symbol::address);
     Symbol by = {0, 0, "", ""};
     for (int steps = 0; next != symbols_.begin() && steps < 64; ++steps) {
       --next;
