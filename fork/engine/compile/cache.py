@@ -20,14 +20,12 @@ def launcher(nvcc: bool) -> list[str]:
 
 def variables(work: Path, store: Path) -> dict[str, str]:
     """ccache's settings for a build in `work`: all that it reads below goes by relative paths."""
-    found = dict(os.environ)
-    if not any(map(os.environ.get, LAUNCHERS)):
-        found = {"CCACHE_DIR": _escaped(store)} | found
+    own = {} if any(map(os.environ.get, LAUNCHERS)) else {"CCACHE_DIR": _escaped(store)}
     # What makes equal builds in two folders the same. In a list of folders a colon separates.
     base = _escaped(work) if ":" not in str(work) else ""
-    found |= {"CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1", "CCACHE_ABSSTDERR": "1"}
+    same = {"CCACHE_BASEDIR": base, "CCACHE_NOHASHDIR": "1", "CCACHE_ABSSTDERR": "1"}
     # By the dependencies that a compiler lists anyway; no preprocessor runs before it.
-    return found | {"CCACHE_DEPEND": "1", "CCACHE_STATSLOG": _escaped(work / LOG)}
+    return {**own, **os.environ, **same, "CCACHE_DEPEND": "1", "CCACHE_STATSLOG": _escaped(work / LOG)}
 
 
 def _escaped(path: Path) -> str:

@@ -73,7 +73,8 @@ class Compiler:
         compilers = [toolchain.cxx(), *([self.toolkit.nvcc] if self.toolkit else [])]
         versions = [process.run([one, "--version"], "the compiler does not run") for one in compilers]
         # Neither ccache nor an object's list of headers tells of one that appears in front of another.
-        self._headers = f"-DFORK_HEADERS={digest(*(name.encode() for name in _names(flags.includes)))}"
+        places = (f"{n} {file.relative_to(top)}" for n, top in enumerate(flags.includes) for file in top.rglob("*"))
+        self._headers = f"-DFORK_HEADERS={digest(repr(sorted(places)).encode())}"
         self._about = repr((versions, self.base.record_text, toolchain.settings())).encode()
 
     def generated(self, folders: Sequence[Path]) -> Compiler:
@@ -207,17 +208,6 @@ def listed(needs: str) -> list[str]:
     _, files = re.split(r"\.o\s*:", needs, maxsplit=1)
     names = re.findall(r"(?:[^\s\\]|\\.)+", files.replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The files in folders of headers, by their place there."""
-    found = (
-        f"{n} {Path(top, name).relative_to(folder)}"
-        for n, folder in enumerate(folders)
-        for top, _, names in os.walk(folder, followlinks=True)
-        for name in names
-    )
-    return sorted(found)
 
 
 def _digest(name: str) -> str:
