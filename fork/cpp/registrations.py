@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fork.cpp.scan import closing, code_of, lines, scan, spliced
 
 # What of a block, a macro or a variable is known to be made again: kernels, which take the place of the base's.
-BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*\))\s*\{", re.MULTILINE)
+BLOCK = re.compile(r"^[ \t]*(TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\([^()]*?(\w*)\s*\))\s*\{", re.MULTILINE)
 FLAG = re.compile(r"^[ \t]*C10_DEFINE_(bool|int|int32|int64|double|string)\s*\(\s*(\w+)", re.MULTILINE)
 CALL = re.compile(r"^[ \t]*(C10_REGISTER_\w+|REGISTER_ALLOCATOR|REGISTER_CONTEXT)\s*\(", re.MULTILINE)
 OBJECT = re.compile(
@@ -162,14 +162,10 @@ def _blocks(text: str, code: str) -> Iterator[Registration]:
         body = code[block.end() : close]
         if close < 0 or ("_IMPL" in block[1] and not re.search(r"\bm\w*\s*\.\s*fallback\s*\(", body)):
             continue
-        name = re.search(r"(\w+)\s*\)$", block[1])
-        begin = block.start(1)
-        parameter = name[1] if name else "m"
-        instead = (
-            f"[[gnu::used]] static void fork_left_(::torch::Library& {parameter}) {text[block.end() - 1 : close + 1]}"
-        )
-        head = " ".join(text[begin : block.end(1)].split())
-        yield Registration(begin, close + 1, head, instead)
+        said = text[block.end() - 1 : close + 1]
+        instead = f"[[gnu::used]] static void fork_left_(::torch::Library& {block[2] or 'm'}) {said}"
+        head = " ".join(text[block.start(1) : block.end(1)].split())
+        yield Registration(block.start(1), close + 1, head, instead)
 
 
 def _flags(text: str, code: str) -> Iterator[Registration]:
