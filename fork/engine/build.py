@@ -14,10 +14,15 @@ from fork.digest import digest, tool_files
 from fork.engine.compile import device, sanitizers, toolchain
 from fork.engine.wheel.base import Base
 from fork.series import Commit, Series, State
-from fork.weave.file_kinds import Whole
+from fork.tree import HEADERS, Kind, kind_of
+from fork.weave.cpp_inverse import has_code
+from fork.weave.file_kinds import Fragment, New, Whole
 
 # The variable that tells the suites by which command their fork was chosen, for the line that repeats a failed test.
 COMMAND = "TORCH_FORK_COMMAND"
+
+# What a compiler reads; a C++ test of a stack is not of them.
+SOURCE_KINDS = (Kind.SOURCE, Kind.KERNEL, Kind.HEADER)
 
 # What Python runs when it starts, before it searches the current folder for torch.
 START = Path(__file__).with_name("start")
@@ -38,6 +43,17 @@ class Build:
     @property
     def state(self) -> State:
         return self.series.state(self.commit)
+
+    @property
+    def compiled(self) -> State:
+        """The files that are compiled beside PyTorch's: headers, and sources that hold code."""
+        moved = self.series.moved(self.commit).values() if isinstance(self.series, Branch) else ()
+        return {
+            path: file
+            for path, file in self.series.of_kind(self.state, New, Fragment).items()
+            if kind_of(path) in SOURCE_KINDS and (path.endswith(HEADERS) or has_code(file.read_text()))
+            if path not in moved
+        }
 
     @property
     def described(self) -> str:

@@ -36,7 +36,7 @@ from fork.engine.wheel.woven import write_woven
 from fork.errors import ForkError, told_plainly
 from fork.lock import alone
 from fork.refusals import Refusal
-from fork.series import Commit, Series, State
+from fork.series import Series
 from fork.tree import HEADERS, Kind, kind_of
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
 from fork.weave.cpp_inverse import has_code, pieces_inside_functions
@@ -45,22 +45,8 @@ from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 # Scripts that run with the base's Python.
 GENERATE, PROOF = (Path(__file__).resolve().parent / name for name in ("generate/generate.py", "link/proof.py"))
 
-# What a compiler reads; a C++ test of a stack is not of them.
-SOURCE_KINDS = (Kind.SOURCE, Kind.KERNEL, Kind.HEADER)
-
 # The suites read in it by how much the stack's decompositions may differ from its kernels.
 TOLERANCES = "test/test_decomp.py"
-
-
-def compiled(series: Series, commit: Commit) -> State:
-    """The files of a state that are compiled beside PyTorch's: headers, and sources that hold code."""
-    moved = series.moved(commit).values() if isinstance(series, Branch) else ()
-    return {
-        path: file
-        for path, file in series.of_kind(series.state(commit), New, Fragment).items()
-        if kind_of(path) in SOURCE_KINDS and (path.endswith(HEADERS) or has_code(file.read_text()))
-        if path not in moved
-    }
 
 
 def inside_functions(series: Series, state: Mapping[str, File]) -> list[str]:
@@ -116,7 +102,7 @@ def _begin(build: Build) -> tuple[Flags | None, Tree | None]:
     base, series, work = build.base, build.series, build.home / "work"
     disk.remember(base, work)
     changed = series.changed(build.commit) if isinstance(series, Branch) else {}
-    sources = [path for path in compiled(series, build.commit) if not path.endswith(HEADERS)]
+    sources = [path for path in build.compiled if not path.endswith(HEADERS)]
     if not (NATIVE_FUNCTIONS in build.state or sources or changed):
         return None, None
     toolchain.check_tools(base)
@@ -230,7 +216,7 @@ def _prepare(build: Build, stage: Path, flags: Flags, tree: Tree | None, clock: 
         print(f"replaced {line}", flush=True)
     if replaced.told and not planned:
         clock.step("replace", f"{len(replaced.told)} sources of PyTorch")
-    sources = compiled(build.series, build.commit)
+    sources = build.compiled
     if AUTOCAST in sources:
         disk.write(work / "operators", "fork_autocast_lists.h", sources[AUTOCAST].read_text())
     places = {path: str(edited(file)) for path, file in sources.items()}

@@ -14,6 +14,7 @@ from fork.buildable import AUTOCAST
 from fork.engine.compile import toolchain
 from fork.engine.compile.compiler import Compiler, Unit
 from fork.engine.compile.flags import HIDING
+from fork.engine.generate.joined import AUTOGRAD
 from fork.engine.replace.search import Replacements
 from fork.weave.file_kinds import File
 
@@ -124,7 +125,7 @@ def generated_sources(job: Job) -> dict[str, list[Path]]:
     Some define PyTorch's TORCH_ASSERT_ONLY_METHOD_OPERATORS, which forbids headers that others include, so those come
     last.
     """
-    aten, autograd = job.generated / "aten", _autograd(job)
+    aten, autograd = job.generated / "aten", job.generated / "autograd" / AUTOGRAD
     aten_kernels, derivatives = (
         [file for file in sorted(folder.glob("*Everything.cpp")) if "m.impl(" in file.read_text()]
         for folder in (aten, autograd)
@@ -143,7 +144,3 @@ def generated_sources(job: Job) -> dict[str, list[Path]]:
         "python": [autograd / f"python_{name}.cpp" for name in python],
         "cuda": cuda,
     }
-
-
-def _autograd(job: Job) -> Path:
-    return job.generated / "autograd/torch/csrc/autograd/generated"

@@ -23,9 +23,8 @@ from fork.engine.wheel.base import Base
 from fork.engine.wheel.disk import write
 from fork.errors import ForkError
 from fork.refusals import Refusal
-from fork.tree import BY_A_SETTING, KERNEL, Kind, kind_of, on_device
+from fork.tree import BY_A_SETTING, HEADERS, KERNEL, Kind, kind_of, on_device
 from fork.upstream import DERIVATIVES, NATIVE_FUNCTIONS
-from fork.weave.file_kinds import New
 from fork.weave.merge import merged
 from fork.weave.yamls import by_name
 
@@ -51,12 +50,7 @@ def replace_sources(
     libraries = Libraries(base, work, tree.device, tree.namesakes)
     fronts = [own, work / "joined", work / "headers"], [released, work / "headers"]
     compiler, old = (Compiler(replace(flags, front=front)) for front in fronts)
-    added = build.series.of_kind(build.state, New)
-    new = {
-        path: file.read_text()
-        for path, file in added.items()
-        if kind_of(path) in (Kind.SOURCE, Kind.KERNEL) and path not in tree.moved.values()
-    }
+    new = {path: file.read_text() for path, file in build.compiled.items() if not path.endswith(HEADERS)}
     search = Search(Decision(tree, libraries, compiler, old, build.most_sources, made, new))
     sources = {path: text for path, text in texts.items() if kind_of(path) in (Kind.SOURCE, Kind.KERNEL)}
     for path in list(sources):
