@@ -73,12 +73,11 @@ def _weave(base: Base, series: Series, state: Mapping[str, File], remembered: Pa
         path: digest(*always, path.encode(), repr(series.kind(path)).encode(), file.read_bytes())
         for path, file in state.items()
     }
-    known = {path: remembered / name for path, name in made_of.items() if (remembered / name).is_file()}
-    fresh = weave_all({path: file for path, file in state.items() if path not in known}, series.anchors, base.read)
-    texts = {path: known[path].read_text(errors="surrogateescape") if path in known else fresh[path] for path in state}
-    for path, text in fresh.items():
+    fresh = {path: file for path, file in state.items() if not (remembered / made_of[path]).is_file()}
+    for path, text in weave_all(fresh, series.anchors, base.read).items():
         disk.write(remembered, made_of[path], text)
     for file in remembered.glob("*"):
         if file.name not in made_of.values():
             file.unlink()
-    return texts
+    texts = {path: (remembered / name).read_bytes() for path, name in made_of.items()}
+    return {path: text.decode(errors="surrogateescape") for path, text in texts.items()}
