@@ -16,7 +16,6 @@ from pathlib import Path
 from fork import process
 from fork.buildable import refuse_unbuildable
 from fork.checkout.operators import operators
-from fork.checkout.whole_branch import Branch
 from fork.digest import digest
 from fork.engine.build import Build, environment, python_folder
 from fork.engine.pipeline import make
@@ -27,7 +26,6 @@ from fork.errors import NothingToBuild
 from fork.folders import BROUGHT
 from fork.lock import alone
 from fork.series import Commit, Series
-from fork.upstream import NATIVE_FUNCTIONS
 from fork.verify import memory_of_tests as passing
 from fork.weave.file_kinds import New
 
@@ -77,7 +75,7 @@ def results(series: Series, folder: Path, commit: Commit) -> Result | None:
 
 
 def build_and_test(series: Series, commit: Commit, folder: Path, everything: bool = False) -> Result:
-    """Builds the fork where the prefix has native functions, then runs its test files and suites.
+    """Builds the fork where the prefix has anything that a wheel holds, then runs its test files and suites.
 
     One that passed, here or in another prefix, runs again where something that it reads is another, or all do.
     """
@@ -89,7 +87,8 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         variables = {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": threads}
         variables |= os.environ | {"TORCH_FORK": str(base.site)}
         site = None
-        if _is_buildable(series, commit, base):
+        with suppress(NothingToBuild):
+            refuse_unbuildable(series, commit)
             build = Build(series, commit, base, "auto", folder)
             site = make(build).resolve()
             variables |= environment(site, python_folder(build.home, base.python) / "python")
@@ -108,17 +107,6 @@ def build_and_test(series: Series, commit: Commit, folder: Path, everything: boo
         record = json.dumps(asdict(result) | {"files": passing.contents(state).decode()}, indent=1)
         disk.write(folder / "check", f"{commit.name}.json", record)
         return result
-
-
-def _is_buildable(series: Series, commit: Commit, base: Base) -> bool:
-    """Whether a program can see anything of a prefix; a branch changes sources, too, of which a wheel has no file."""
-    shipped = (base.wheel_path(path) or path == NATIVE_FUNCTIONS for path in series.state(commit))
-    if not isinstance(series, Branch) and not any(shipped):
-        return False
-    with suppress(NothingToBuild):
-        refuse_unbuildable(series, commit)
-        return True
-    return False
 
 
 def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: Path) -> Iterator[Test]:
@@ -142,7 +130,7 @@ def _tests(series: Series, commit: Commit, base: Base, site: Path | None, here: 
             called = built if passing.calls(series, state, text) else b""
             reads = digest(machine, repr(words[1:]).encode(), text.encode(), beside, called)
             yield f"the program in {path}" if path.endswith(".md") else path, words, here, reads
-    for name in operators(series, commit) if series.operator_tests and site and NATIVE_FUNCTIONS in state else []:
+    for name in operators(series, commit) if series.operator_tests and site else []:
         command = f"{series.operator_tests} -k {name}"
         folder = tests_folder(series)
         files = [file for pattern in (str(series.operator_tests), *SUITES) for file in folder.glob(pattern)]
