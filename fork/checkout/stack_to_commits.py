@@ -9,7 +9,7 @@ from fork.checkout.git import Checkout
 from fork.checkout.message import messages
 from fork.errors import ForkError
 from fork.series import Commit, Series
-from fork.weave import refuse_unwoven, weave_state
+from fork.weave import refuse_unwoven, weave_all
 from fork.weave.file_kinds import New
 
 
@@ -24,15 +24,15 @@ class Step:
 
 def weave_steps(checkout: Checkout, series: Series, last: Commit) -> list[Step]:
     """Every commit up to `last` on this checkout; one error names all anchors that do not fit."""
-    steps, problems = [], []
+    steps: list[Step] = []
+    problems: list[str] = []
     said = [str(message) for pr in series.prs for message in messages(series, pr)]
     for commit, message in zip(series.commits[: series.commits.index(last) + 1], said):
         state = series.state(commit)
         taken = [path for path in series.of_kind(state, New) if checkout.read(path) is not None]
         if taken:
             raise ForkError(_taken(checkout, series, taken[0]))
-        texts, found = weave_state(state, series.anchors, checkout.read)
-        problems += [problem for problem in found if problem not in problems]
+        texts = weave_all(state, series.anchors, checkout.read, problems)
         gone = dict.fromkeys(path for path in series.gone(commit) if checkout.read(path) is not None)
         steps.append(Step(commit, {**texts, **gone}, message))
     refuse_unwoven(problems)

@@ -13,9 +13,10 @@ from fork.checkout.message import PART
 from fork.checkout.whole_branch import Branch
 from fork.engine.wheel.base import Base
 from fork.series import Series
-from fork.weave import base_path, pieces, weave_state
+from fork.weave import pieces, weave_all
 from fork.weave.file_kinds import File, Fragment, New, Whole, edited
 
+Asked = Callable[[str], str | None]
 SECTIONS = ("why", "how to review", "test plan")
 # What says itself that something is left to write, and what an operator may have: to decline it, leave it or delete it.
 UNFINISHED = re.compile(r"\b(TODO|TBD|FIXME|XXX)\b|@[A-Z_]+@")
@@ -28,8 +29,7 @@ def problems(series: Series, base: Base) -> list[str]:
     """Everything that is wrong with the files, one sentence each."""
     return [
         *files(series),
-        *absent(series, base),
-        *weaves(series, base.read),
+        *weaves(series, base.read, base.new_path),
         *(descriptions(series) if series.strict else ()),
     ]
 
@@ -145,30 +145,26 @@ def marked(series: Series, mark: re.Pattern[str]) -> Iterator[str]:
                 yield f"{name}:{number}: {what.partition('. ')[0].rstrip('.')}"
 
 
-def weaves(series: Series, read: Callable[[str], str | None]) -> Iterator[str]:
-    """Every prefix weaves into the files that the base has, and some fragment uses each anchor."""
+def weaves(series: Series, read: Asked, ships: Asked) -> Iterator[str]:
+    """Every prefix weaves into the files that the base has, or a wheel would have, and some fragment uses each anchor.
+
+    `read` gives the base's text of a path, and `ships` where a wheel would have it; each None where there is none.
+    """
     problems: list[str] = []
     tried: set[tuple[str, str]] = set()  # texts, which most states share
     used: set[tuple[str, str]] = set()
     for commit in series.commits:
         held = series.state(commit)
         # A build brings what the branch changes in PyTorch's own C++ and lists to the release, or refuses it.
-        woven = {path: file for path, file in series.of_kind(held, Fragment).items() if read(path) is not None}
+        fragments = series.of_kind(held, Fragment).items()
+        woven = {path: file for path, file in fragments if read(path) is not None or ships(path)}
         state = {path: file.read_text() for path, file in (series.of_kind(held, New) | woven).items()}
         fresh = {path: held[path] for path in state if (path, state[path]) not in tried}
         tried |= state.items()
-        problems += weave_state(fresh, series.anchors, read, used)[1]
+        weave_all(fresh, series.anchors, read, problems, used)
     yield from dict.fromkeys(problems)
     for path, kind in sorted(series.anchors.items()):
         if isinstance(kind, Fragment) and path in {path for path, _ in used}:
             for container in kind.places:
                 if (path, container) not in used:
                     yield f"{path}: no fragment uses the anchor {container!r}"
-
-
-def absent(series: Series, base: Base) -> Iterator[str]:
-    """Every fragment of a kind that the base ships has its file there; a misspelt path would go nowhere."""
-    for path, kind in series.anchors.items():
-        known = base.wheel_path(base_path(path, kind, base.read))
-        if isinstance(kind, Fragment) and base.new_path(path) and not known:
-            yield f"{path}: the base has no such file"

@@ -28,30 +28,20 @@ def weave(path: str, base: str, text: str, kind: Fragment | Whole) -> str:
 
 
 def weave_all(
-    state: Mapping[str, File], anchors: Mapping[str, Fragment | Whole], read: Callable[[str], str | None]
-) -> dict[str, str]:
-    """The text of every file of a state (`Series.state`), by its path in this base.
-
-    `read` gives the base's text of a path, or None where the base has no such file. All anchors
-    that are not found exactly once, in all files, are named in one error.
-    """
-    woven, problems = weave_state(state, anchors, read)
-    refuse_unwoven(problems)
-    return woven
-
-
-def weave_state(
     state: Mapping[str, File],
     anchors: Mapping[str, Fragment | Whole],
     read: Callable[[str], str | None],
+    told: list[str] | None = None,
     used: set[tuple[str, str]] | None = None,
-) -> tuple[dict[str, str], list[str]]:
-    """What `weave_all` gives, and a sentence for each anchor that does not fit.
+) -> dict[str, str]:
+    """The text of every file of a state (`Series.state`), by its path in this base.
 
-    Adds to `used` the path and container of each anchor that a fragment asked for.
+    `read` gives the base's text of a path, or None where the base has no such file. All anchors that are not found
+    exactly once, in all files, are named in one error, or added to `told`. To `used` it adds the path and container of
+    each anchor that a fragment asked for.
     """
     woven: dict[str, str] = {}
-    problems: list[str] = []
+    problems: list[str] = [] if told is None else told
     for path, file in state.items():
         content, kind = file.read_text(), anchors.get(path, New())
         if isinstance(kind, New):
@@ -71,7 +61,9 @@ def weave_state(
         problems += edit.problems
         if used is not None:
             used |= {(path, container) for container in edit.used}
-    return woven, problems
+    if told is None:
+        refuse_unwoven(problems)
+    return woven
 
 
 def base_path(path: str, kind: Kind, read: Callable[[str], str | None]) -> str:
@@ -107,5 +99,5 @@ def _in_rst(fragment: Fragment) -> Fragment:
 
 
 def refuse_unwoven(problems: Sequence[str]) -> None:
-    head = f"{len(problems)} places do not fit: see the anchors in stack/series.yaml"
+    head = f"{len(set(problems))} places do not fit: see the anchors in stack/series.yaml"
     refuse_all(problems, head, "{}: see its anchor in stack/series.yaml")
