@@ -151,20 +151,6 @@ def _state(checkout: Checkout, commit: str, message: str, rows: str, extra: Mapp
     return State(commit, message, {**contents, **checkout.contents(blobs), **extra}, strange)
 
 
-def no_text(content: bytes) -> str:
-    """Why a stack to keep cannot hold a file; nothing where it can."""
-    if b"\r\n" in content:
-        return "has CRLF at the end of its lines: `dos2unix` it"
-    if b"\0" in content:
-        return "is binary, and a stack holds text: leave it out of the branch"
-    try:
-        content.decode()
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        return f"line {line} is not UTF-8: convert the file"
-    return ""
-
-
 def _mode(old: str, new: str) -> str:
     if "160000" in (old, new):
         return "is a submodule, and a wheel has none: take its change back, or copy the files that you need"

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from fork.checkout import whole_branch
-from fork.checkout.branch import no_text
 from fork.checkout.whole_branch import Branch
 from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave import yamls
 from fork.weave.file_kinds import Fragment
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
@@ -41,7 +41,7 @@ def stack_files(taken: Branch) -> Writing:
     said = {one: taken.said(one) for one in taken.outline()}
     files = {str(taken.description_file(one).relative_to(taken.root)): text for one, text in said.items() if text}
     writing = Writing(files, [[] for _ in names], [*taken.left_out])
-    upstreams, *operators = map(_operators, taken.history(NATIVE_FUNCTIONS))
+    upstreams, *operators = (yamls.operators(text or "") for text in taken.history(NATIVE_FUNCTIONS))
     for path in sorted({path for state in taken.texts for path in state}):
         base, *states = taken.history(path)
         contents = _contents(writing, path, base, states)
@@ -55,11 +55,17 @@ def stack_files(taken: Branch) -> Writing:
 
 def _problems(path: str, contents: Sequence[bytes | None]) -> list[str]:
     """Why a stack cannot hold a file."""
-    return [why for content in contents if content is not None and (why := no_text(content))][:1]
-
-
-def _operators(native: str | None) -> set[str]:
-    return set(re.findall(r"^- func: (\w+)", native or "", re.MULTILINE))
+    for content in filter(None, contents):
+        if b"\r\n" in content:
+            return ["has CRLF at the end of its lines: `dos2unix` it"]
+        if b"\0" in content:
+            return ["is binary, and a stack holds text: leave it out of the branch"]
+        try:
+            content.decode()
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            return [f"line {line} is not UTF-8: convert the file"]
+    return []
 
 
 def _including(fragment: str, operators: set[str]) -> str:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
-import yaml
-
 from fork.series import Commit, Series
 from fork.upstream import NATIVE_FUNCTIONS
 from fork.weave import yamls
@@ -18,7 +14,7 @@ def operators(series: Series, commit: str | Commit) -> list[str]:
     text = native.read_text() if native else ""
     kind = series.kind(NATIVE_FUNCTIONS)
     own = altered(kind.text, text) if isinstance(kind, Whole) else text
-    names = {re.split(r"[.(]", entry["func"])[0] for entry in yaml.safe_load(own) or ()}
+    names = yamls.operators(own)
     return sorted(name for name in names if not name.startswith("_") and name.rstrip("_") not in names - {name})
 
 

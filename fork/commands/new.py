@@ -14,6 +14,8 @@ from fork import process
 from fork.engine.wheel import base as bases
 from fork.errors import ForkError
 from fork.folders import BROUGHT
+from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave import yamls
 
 # What PyTorch's suites import beside torch.
 SUITES = ("expecttest", "numpy", "pytest", "scipy")
@@ -32,12 +34,10 @@ def run(args: argparse.Namespace) -> int:
     from fork.new import places, render, schema
 
     folder: Path = args.folder
-    if folder.exists() and not folder.is_dir():
-        raise ForkError(f"{folder} is a file: choose a folder that does not exist yet")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ForkError(f"{folder} is not empty: choose a folder that does not exist yet")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ForkError(f"{folder} is a file, or is not empty: choose a folder that does not exist yet")
     operator = schema.read(args.schema, args.explicit)
-    if operator.name in places.entries(base.read):
+    if operator.name in yamls.operators(base.read(NATIVE_FUNCTIONS) or ""):
         raise ForkError(f"torch {base.version} has an operator {operator.name} already: choose another name")
     _refuse_name(base, operator.name)
     operator = replace(operator, title=places.free_title(operator.title, base.torch))

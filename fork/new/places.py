@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import mmap
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -65,19 +64,10 @@ def anchors(paths: Iterable[str], name: str, read: Read) -> dict[str, dict[str, 
     return found
 
 
-def entries(read: Read) -> set[str]:
-    """The names of all operators that the base has."""
-    return {entry.partition(".")[0] for entry in yamls.names(read(NATIVE_FUNCTIONS) or "")}
-
-
 def free_title(title: str, torch: Path) -> str:
     """A name for the operator's source files that PyTorch has none under: its headers and messages tell them."""
     known = {header.stem.lower() for header in (torch / "include/ATen/native").rglob("*.h")}
-    with (
-        (torch / "lib/libtorch_cpu.so").open("rb") as library,
-        mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        known |= {found.decode().lower() for found in SOURCE.findall(content)}
+    known |= {found.decode().lower() for found in SOURCE.findall((torch / "lib/libtorch_cpu.so").read_bytes())}
     while {title.lower(), f"{title}Kernel".lower()} & known:
         title += "Op"
     return title

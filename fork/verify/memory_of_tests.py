@@ -8,13 +8,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import yaml
-
 from fork.checkout.whole_branch import Branch
 from fork.digest import digest
 from fork.engine.wheel.base import Base
 from fork.series import Series, State
 from fork.upstream import NATIVE_FUNCTIONS
+from fork.weave import yamls
 from fork.weave.file_kinds import File, New
 
 # Settings by which the same program computes in another way.
@@ -66,10 +65,9 @@ def calls(series: Series, state: Mapping[str, File], text: str) -> bool:
     """
     if isinstance(series, Branch) or NATIVE_FUNCTIONS not in state:
         return True
-    entries = yaml.safe_load(state[NATIVE_FUNCTIONS].read_text())
-    operators = {re.split(r"[.(]", entry["func"])[0] for entry in entries}
     places = ("torch.", "aten.", "aten::", "at::", "_VF.", "_VariableFunctions.", "_nn.", "_special.", 'torch, "')
-    return _names(text, [place + name for place in places for name in operators])
+    names = yamls.operators(state[NATIVE_FUNCTIONS].read_text())
+    return _names(text, [place + name for place in places for name in names])
 
 
 def _names(text: str, words: Iterable[str]) -> bool:

@@ -78,6 +78,11 @@ def names(text: str) -> list[str]:
     return [one.name for one in _entries(text)]
 
 
+def operators(text: str) -> set[str]:
+    """The names of the operators of a list, without their overloads."""
+    return {name.partition(".")[0] for name in names(text)}
+
+
 def code(entry: str) -> list[str]:
     """The lines of an entry that say anything."""
     return [line.rstrip() for line in entry.splitlines() if line.strip() and not line.lstrip().startswith("#")]
