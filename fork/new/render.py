@@ -19,8 +19,8 @@ from fork.new.schema import Argument, Operator
 
 STYLE = BROUGHT / ".clang-format"
 NATIVE = "aten/src/ATen/native"
-SAMPLE: Callable[[Argument], str] = attrgetter("sample")
-TESTING = "torch/testing/_internal"
+# What the written code calls variables of its own, with an underscore where the operator has such a name.
+VARIABLES = ("product", "item", "d", "wide", "scaled", "term", "tangent")
 # Template -> path of what it makes; {title} is the operator's name as files have it.
 ALWAYS = {
     "native.cpp": NATIVE + "/{title}.cpp",
@@ -30,7 +30,7 @@ ALWAYS = {
     "overrides.py": "torch/overrides.py",
     "torch_docs.py": "torch/_torch_docs.py",
     "trace_rules.py": "torch/_dynamo/trace_rules.py",
-    "opinfo.py": TESTING + "/common_methods_invocations.py",
+    "opinfo.py": "torch/testing/_internal/common_methods_invocations.py",
     "torch.md": "docs/source/torch.md",
 }
 NAMED = {"test_namedtuple_return_api.py": "test/test_namedtuple_return_api.py"}
@@ -78,7 +78,7 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
 def context(op: Operator, explicit: bool) -> dict[str, object]:
     """What the templates are filled with: the product of the tensors and numbers, spelled for each file."""
     tensors, optionals, lists, numbers = (op.of(kind) for kind in ("tensor", "optional", "list", "number"))
-    checked = op.of("tensor", "optional", "list")
+    checked, known = op.of("tensor", "optional", "list"), {*(a.python for a in op.arguments), *op.outputs}
     # A product of one tensor would be that tensor, and no result may be an argument: it is squared.
     factors = tensors if len(tensors) > 1 else tensors * 2
     # A list comes first. The first of its tensors is what the others are like, and a factor where there is no other.
@@ -88,7 +88,7 @@ def context(op: Operator, explicit: bool) -> dict[str, object]:
         "op": op,
         "explicit": explicit,
         "many": len(op.outputs) > 1,
-        "free": lambda word: word if word not in (*(a.python for a in op.arguments), *op.outputs) else f"{word}_",
+        **{word: f"{word}_" if word in known else word for word in VARIABLES},
         "generic": f"{op.name}_symint" if op.symbolic else op.name,
         "first": (heads or [tensors[0].name])[0],
         "tensors": tensors,
@@ -190,7 +190,7 @@ def _samples(op: Operator) -> list[str]:
     return list(dict.fromkeys([_sample(op, given), _sample(op, op.arguments[1:]), without]))
 
 
-def _sample(op: Operator, wanted: Sequence[Argument], text: Callable[[Argument], str] = SAMPLE) -> str:
+def _sample(op: Operator, wanted: Sequence[Argument], text: Callable[[Argument], str] = attrgetter("sample")) -> str:
     """The arguments of a SampleInput: the operator's first one, and those of the others that are wanted."""
     # By position up to the last tensor: TorchScript's test writes keywords into a program, digits and all.
     first = max((n for n, a in enumerate(wanted, 1) if a.kind in ("tensor", "optional", "list")), default=0)

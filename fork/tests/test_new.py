@@ -45,11 +45,11 @@ LISTS = ["catprod(Tensor[] rest, *, int n=2) -> Tensor", "many(Tensor[] b, Tenso
 # What an operator can be that the first two are not: its lists, its symbolic integers, and names that the written code
 # has for something of its own. One build holds them all.
 ODD = {
-    "catprod(Tensor[] rest, Tensor other, Tensor? t=None, int n=2) -> Tensor": False,
+    "catprod(Tensor[] rest, Tensor other, Tensor? item=None, int n=2) -> Tensor": False,
     "sized_prod(Tensor t, SymInt n=3, SymInt[] product=[2]) -> (Tensor wide, Tensor tangent)": False,
     "scaled_prod(Tensor self, Tensor other, Tensor? term=None, *, SymInt n=2, float wide=2.0) -> Tensor": True,
     # PyTorch has an Activation.cpp.
-    "activation(Tensor product, Tensor t, Tensor d) -> (Tensor, Tensor)": True,
+    "activation(Tensor product, Tensor item, Tensor d) -> (Tensor, Tensor)": True,
 }
 
 
