@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import keyword
 import re
 from dataclasses import dataclass
 from typing import Any
 
+from pygments.lexers.c_cpp import CppLexer
+from pygments.token import Keyword
 from torchgen import local
 from torchgen.api import native
 from torchgen.model import FunctionSchema
@@ -21,15 +24,10 @@ SHAPE = re.compile(
 # A value other than the default for each type that a sample can have.
 SAMPLES = {"int": "2", "SymInt": "2", "float": "1.5", "Scalar": "1.5", "bool": "True", "str": '"text"'}
 NUMBERS = ("int", "float", "Scalar")
-CPP_WORD = re.compile(
-    "auto|bool|case|catch|char|class|const|default|delete|do|double|enum|explicit|export|extern|float|for|friend|goto|"
-    "inline|int|long|mutable|namespace|new|operator|private|protected|public|register|short|signed|sizeof|static|struct|"
-    "switch|template|this|throw|typedef|typename|union|unsigned|using|virtual|void|volatile"
-)
-TAKEN = frozenset(
-    ("grad", "grads", "result", "output_mask", "grad_input_mask", "iter", "at", "torch", "np", "out", "name")
-)
-"""Names that PyTorch's generators or the written code give to something else."""
+# Python's types of the values that an argument may have as its default.
+VALUES = {"int": "int", "SymInt": "int", "float": "float int", "Scalar": "float int bool", "bool": "bool", "str": "str"}
+# Names that PyTorch's generators or the written code give to something else.
+TAKEN = {"grad", "grads", "result", "output_mask", "grad_input_mask", "iter", "at", "torch", "np", "out", "name"}
 
 
 @dataclass(frozen=True)
@@ -177,25 +175,18 @@ def _default(name: str, argument: Any, sample: str) -> str | None:
     text = str(argument.type)
     if default is None or default == "None" and text.endswith("?"):
         return default
-    forms = {
-        "int": r"-?\d+",
-        "SymInt": r"-?\d+",
-        "float": r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?",
-        "Scalar": r"-?(\d+\.?\d*|\.\d+)(e-?\d+)?|True|False",
-        "bool": "True|False",
-        "str": r"'[^']*'|\"[^\"]*\"",
-    }
     base = text.rstrip("?").partition("[")[0]
-    form = forms.get(base, "None")
-    if "[" in text:
-        item = rf"\s*({form})\s*"
-        form = rf"\[({item}(,{item})*)?\]|{form}"
     if default.lstrip("-") in ("inf", "nan"):
         raise ForkError(
             f"{name}: {argument.name} has the default {default}, which PyTorch's generators would write into C++ as it "
             f"stands: write `{base}? {argument.name}=None`, and let None mean it"
         )
-    if not re.fullmatch(form, default):
+    try:
+        value = ast.literal_eval(default)
+    except (SyntaxError, ValueError):
+        value = None
+    items = value if isinstance(value, list) and "[" in text else [value]
+    if any(type(item).__name__ not in VALUES.get(base, "").split() for item in items):
         write = "None" if text.endswith("?") else f"one such as {sample}"
         hint = "leave it out" if base == "Tensor" and "?" not in text else f"write {write}"
         raise ForkError(f"{name}: {default} is not a value of {argument.name}, which is {text}: {hint}")
@@ -265,7 +256,8 @@ def _refuse_outputs(operator: Operator, func: FunctionSchema) -> None:
 
 def _is_word(name: str) -> bool:
     """Whether Python or C++ uses a name itself."""
-    return keyword.iskeyword(name) or CPP_WORD.fullmatch(name) is not None
+    kind, _ = next(CppLexer().get_tokens(name))
+    return keyword.iskeyword(name) or kind in Keyword
 
 
 def _without_at(text: str) -> str:
