@@ -15,11 +15,9 @@ def alone(file: Path, elsewhere: str) -> Iterator[None]:
     file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         print(f"wait     {elsewhere}", flush=True)
-        lock.acquire()
-    try:
+        held = lock.acquire()
+    with held:
         yield
-    finally:
-        lock.release()

@@ -11,7 +11,7 @@ from pathlib import Path
 from fork.commands import options
 from fork.engine.build import Build
 from fork.engine.pipeline import make
-from fork.errors import ForkError
+from fork.errors import told_plainly
 from fork.folders import PACKAGE, PROJECT
 
 STARTUP = PACKAGE / "engine/wheel/startup.py"
@@ -55,9 +55,7 @@ def install(build: Build) -> str:
     folder = Path(sysconfig.get_path("purelib"))
     line = LINE.format(site=str(build.site), base=str(build.base.dist_info))
     for file, text in ((folder / "_torch_fork.py", STARTUP.read_text()), (folder / PTH, line)):
-        try:
+        with told_plainly(file, "use `fork run` instead"):
             if not file.is_file() or file.read_text() != text:
                 file.write_text(text)
-        except OSError as error:
-            raise ForkError(f"{file} cannot be written ({error.strerror}): use `fork run` instead") from error
     return f"use      {sys.executable} imports it; `rm {folder / PTH}` brings back the base"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import jinja2
 
+from fork.engine.compile import toolchain
 from fork.folders import BROUGHT
 from fork.new import places
 from fork.new.schema import Argument, Operator
@@ -230,8 +229,8 @@ def _docs_text(argument: Argument) -> str:
 
 
 def _formatted(path: str, text: str) -> str:
-    """C++ as PyTorch's clang-format lays it out, where that program is installed beside this Python."""
-    program = shutil.which("clang-format", path=str(Path(sys.executable).parent)) or shutil.which("clang-format")
+    """C++ as PyTorch's clang-format lays it out, where that program is installed."""
+    program = toolchain.path_of("clang-format")
     if program is None or not path.endswith((".cpp", ".h")):
         return text
     done = subprocess.run([program, f"--style=file:{STYLE}"], input=text, capture_output=True, text=True)
