@@ -51,11 +51,8 @@ def start(checkout: Checkout, since: str | None) -> Start:
     if since is not None:
         # A fresh clone has the branches of others below the name of the remote alone.
         for name in (since, *checkout.git("for-each-ref", "--format=%(refname)", f"refs/remotes/*/{since}").split()):
-            try:
-                commit = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-            except ForkError:
-                continue
-            return _left(checkout, commit.strip(), name.removeprefix("refs/remotes/"))
+            if commit := checkout.commit_of(name):
+                return _left(checkout, commit, name.removeprefix("refs/remotes/"))
         raise ForkError(f"{checkout.path} has no commit {since}: give --since a tag, a branch or a hash")
     patterns = [f"refs/{kind}/{trunk}" for trunk in TRUNKS for kind in ("heads", "remotes/*")]
     own = checkout.git("rev-parse", "--symbolic-full-name", "HEAD").strip()

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +43,12 @@ class Checkout:
 
     def git(self, *args: str, stdin: str | None = None, **variables: str) -> str:
         return _git(self.path, *args, stdin=stdin, variables=variables).decode()
+
+    def commit_of(self, name: str) -> str:
+        """The hash of the commit that a word names, empty where there is none."""
+        with suppress(ForkError):
+            return self.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").strip()
+        return ""
 
     def contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
         """What the blobs of these paths hold, by one process."""

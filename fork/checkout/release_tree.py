@@ -53,13 +53,8 @@ class Tree:
         cls, checkout: Checkout, since: str, version: str, commit: str, device: bool, moved: Mapping[str, str]
     ) -> Tree:
         """The tree of the wheel's commit, or of its release tag, else of the commit where the branch began."""
-        for name in (commit, f"v{version.partition('+')[0]}"):
-            try:
-                found = checkout.git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-            except ForkError:
-                continue
-            return cls(checkout, since, found.strip(), True, device, moved)
-        return cls(checkout, since, since, False, device, moved)
+        found = checkout.commit_of(commit) or checkout.commit_of(f"v{version.partition('+')[0]}")
+        return cls(checkout, since, found or since, bool(found), device, moved)
 
     def lacking(self, version: str, commit: str) -> str:
         """What a build says where the release is not known, and what mends it."""
