@@ -76,7 +76,7 @@ def _weave(path: str, base: str, text: str, kind: Fragment | Whole) -> Edit:
     if isinstance(kind, Whole):
         edit = Edit(path, base, {})
         whole = merged(_bytes(text), kind.start, _bytes(base), path)
-        edit.replace(0, len(base), whole.decode(errors="surrogateescape"))
+        edit.insert(0, whole.decode(errors="surrogateescape"), until=len(base))
         return edit
     edit, text = Edit(path, base, kind.places), kind.served(text, base)
     weaver = pieces.weave if pieces.MARK.search(text) else WEAVERS.get(PurePosixPath(path).suffix, lines.weave)

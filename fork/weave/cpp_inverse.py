@@ -138,7 +138,7 @@ def changes(base: str, woven: str, source: bool = False) -> Changes:
             others.append((c + 1, f"stands inside `{_short((inside or new[c]).partition(chr(10))[0])}`"))
         else:
             found.append(Gain(at, text, heads))
-    hidden = _hidden(base, found) if source else []
+    hidden = _hidden(base, found) if source and found else []
     others += [(woven.count("\n", 0, woven.find(gain.text)) + 1, why) for gain, why in hidden]
     return Changes([gain for gain in found if gain not in dict(hidden)], macros, spots, unread, others)
 
@@ -154,28 +154,21 @@ def _same(old: list[str], new: list[str]) -> bool:
 
 
 def _hidden(base: str, found: list[Gain]) -> list[tuple[Gain, str]]:
-    """The gains that use a function or type of the file that no other file sees, and what they use."""
-    if not found:
-        return []
-    texts = [(gain, code_of(gain.text)) for gain in found]
+    """The gains that use a function or type of the file that is static, or in a namespace without a name, and what."""
+    there, texts = scan(base), [(gain, code_of(gain.text)) for gain in found]
+    own = {
+        name
+        for name, (at, prefix) in _declared(base).items()
+        if there.outside(at) and ("namespace" in there.heads(at) or re.search(r"\bstatic\b", prefix))
+    }
     # What the branch declares itself is its own.
-    names = _own(base) - {name for gain in found for name in _declared(gain.text)}
+    names = own - {name for gain in found for name in _declared(gain.text)}
     return [
         (gain, f"calls `{name}`, which only this file sees, and would be compiled without it")
         for gain, text in texts
         for name in sorted(names)
         if re.search(rf"(?<![\w.])(?<!->)(?<!at::){name}\b", text)
     ]
-
-
-def _own(text: str) -> set[str]:
-    """The functions and types of a file that are static, or in a namespace without a name."""
-    there = scan(text)
-    return {
-        name
-        for name, (at, prefix) in _declared(text).items()
-        if there.outside(at) and ("namespace" in there.heads(at) or re.search(r"\bstatic\b", prefix))
-    }
 
 
 def _declared(text: str) -> dict[str, tuple[int, str]]:

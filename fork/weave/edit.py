@@ -29,11 +29,9 @@ class Edit:
     problems: list[str] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
 
-    def insert(self, at: int, text: str) -> None:
-        self.insertions.append((at, at, text))
-
-    def replace(self, start: int, end: int, text: str) -> None:
-        self.insertions.append((start, end, text))
+    def insert(self, at: int, text: str, until: int = -1) -> None:
+        """Puts a text there, or in the place of what the base has from there `until`."""
+        self.insertions.append((at, max(at, until), text))
 
     def problem(self, what: str) -> None:
         self.problems.append(f"{self.path}: {what}")

@@ -31,10 +31,8 @@ def weave(edit: Edit, fragment: str) -> None:
             continue
         place, span = chosen
         start, end = span or (len(edit.base), len(edit.base))
-        if place.replaces:
-            edit.replace(start, end, piece[2])
-        else:
-            edit.insert(start if place.relation == "before" else end, piece[2])
+        at = start if place.replaces or place.relation == "before" else end
+        edit.insert(at, piece[2], until=end if place.replaces else at)
 
 
 def unweave(base: str, woven: str, number: Callable[[tuple[Place, ...]], int], sign: str) -> tuple[str, Spots]:

@@ -24,8 +24,6 @@ from fork.weave.source import (
 )
 
 INDENT = " " * 4
-# For each definition that holds others, as in `Class.method.`, how often each statement's name stands there.
-Named = dict[str, Counter[str]]
 
 
 def unweave(base: str, woven: str) -> tuple[str, Spots] | None:
@@ -44,7 +42,8 @@ class _Inverse:
         self.old, self.new = old, new
         self.spots: Spots = {}
         self.imports: list[str] = []
-        self.named: Named = {}
+        # For each definition that holds others, as in `Class.method.`, how often each statement's name stands there.
+        self.named: dict[str, Counter[str]] = {}
 
     def scope(self, olds: list[ast.stmt], news: list[ast.stmt], scope: str) -> str:
         """What a module, class or function gained, as the text of a fragment, in which only those are nested."""
