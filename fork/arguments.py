@@ -21,7 +21,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         found = (action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction))
         commands: Mapping[str, argparse.ArgumentParser] = next(found, {})
-        self._refuse_early(commands)
+        at, command = next(((n, word) for n, word in enumerate(self.words) if word in commands), (0, ""))
+        for name in (word.partition("=")[0] for word in self.words[:at]):
+            if name not in self._option_string_actions and name in commands[command]._option_string_actions:
+                raise ForkError(f"{name} is an option of {command}: write it behind the command")
         _, unknown, words = message.partition("unrecognized arguments: ")
         known = [word for word in words.split() if word.partition("=")[0] in self._option_string_actions]
         if unknown and known:
@@ -30,13 +33,6 @@ class Parser(argparse.ArgumentParser):
             raise ForkError(f"{message.partition(' (choose from')[0]}: did you mean {like}?")
         command = " COMMAND" if unknown and commands else ""
         raise ForkError(f"{message}: see `{self.prog}{command} --help`")
-
-    def _refuse_early(self, commands: Mapping[str, argparse.ArgumentParser]) -> None:
-        """Refuses an option that stands before its command."""
-        at, command = next(((n, word) for n, word in enumerate(self.words) if word in commands), (0, ""))
-        for name in (word.partition("=")[0] for word in self.words[:at]):
-            if name not in self._option_string_actions and name in commands[command]._option_string_actions:
-                raise ForkError(f"{name} is an option of {command}: write it behind the command")
 
     def _like(
         self, message: str, unknown: Sequence[str], commands: Mapping[str, argparse.ArgumentParser]
@@ -69,13 +65,9 @@ def at_least(least: int) -> Callable[[str], int]:
     """The type of an option that is a whole number, not below `least`."""
 
     def number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
+        if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
-        return value
+        return int(text)
 
     return number
 

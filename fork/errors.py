@@ -39,18 +39,14 @@ def told_plainly(place: Path, advice: str = "choose a folder that is yours") -> 
         yield
     except BrokenPipeError:  # nothing was refused: who read the output has gone
         raise
-    except shutil.Error as error:  # of a whole tree: source, target and reason of each file
-        reasons = [str(reason) for _, _, reason in error.args[0]] if isinstance(error.args[0], list) else [str(error)]
-        full = any(os.strerror(errno.ENOSPC) in reason for reason in reasons)
-        raise ForkError(
-            f"the disk is full at {place}: free some space and try again" if full else f"{place}: {reasons[0]}"
-        ) from error
     except OSError as error:
-        where = error.filename or place
-        if error.errno == errno.ENOSPC:
+        # The library's error of a whole tree has source, target and reason of each file.
+        of_tree = isinstance(error, shutil.Error) and isinstance(error.args[0], list)
+        where, why = error.filename or place, error.args[0][0][2] if of_tree else error.strerror or error
+        if error.errno == errno.ENOSPC or os.strerror(errno.ENOSPC) in str(error):
             raise ForkError(f"the disk is full at {where}: free some space and try again") from error
         if error.errno == errno.EACCES and os.path.exists(where) and not os.access(where, os.R_OK):
             raise ForkError(f"{where} cannot be read: `chmod u+r` it, or ask its owner to") from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ForkError(f"{where} cannot be written: {advice}") from error
-        raise ForkError(f"{where}: {error.strerror or error}") from error
+        raise ForkError(f"{where}: {why}") from error

@@ -96,7 +96,10 @@ def reason(done: subprocess.CompletedProcess[str]) -> str:
     if DISK_FULL in done.stderr:
         return "the disk is full: free some space and try again"
     if done.returncode < 0:
-        return "\n  ".join([f"it was ended by {_signal(-done.returncode)}", *FRAME.findall(done.stderr)])
+        number = -done.returncode
+        # Most of the real-time signals have no name.
+        name = next((one.name for one in signal.Signals if one == number), f"signal {number}")
+        return "\n  ".join([f"it was ended by {name} ({signal.strsignal(number)})", *FRAME.findall(done.stderr)])
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return lines[-1] if lines else f"it ended with status {done.returncode} and no message"
 
@@ -116,13 +119,6 @@ def place(done: subprocess.CompletedProcess[str], folder: Path) -> str:
     """Where in a folder a Python program raised what ended it, behind `reason`; empty if it did not."""
     lines = re.findall(rf'^ *File "{re.escape(str(folder))}/(.+)", line (\d+)', done.stderr, re.MULTILINE)
     return f", at {':'.join(lines[-1])}" if lines and done.returncode > 0 else ""
-
-
-def _signal(number: int) -> str:
-    try:
-        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
-    except ValueError:  # one of the real-time signals, most of which have no name
-        return f"signal {number}"
 
 
 # Loaded here: a new process of a program with threads must not wait for a lock of the loader.

@@ -9,7 +9,7 @@ from itertools import groupby
 from fork.weave.edit import Edit, Spots, above_comments
 from fork.weave.file_kinds import beside
 
-SCHEMA = re.compile(r"^- \w+: *['\"]?(.+?)['\"]? *$", re.MULTILINE)
+NAME = re.compile(r"^- \w+: *['\"]?([\w.]+)", re.MULTILINE)
 # Comments in the first column and blank lines belong to the entry below them.
 OF_THE_NEXT = re.compile(r"(?:^(?:#.*|[ \t]*)\n)*(?:^(?:#.*|[ \t]+))?\Z", re.MULTILINE)
 
@@ -18,13 +18,9 @@ OF_THE_NEXT = re.compile(r"(?:^(?:#.*|[ \t]*)\n)*(?:^(?:#.*|[ \t]+))?\Z", re.MUL
 class Entry:
     """`- func: NAME(...)` and the lines below it; `end` is where the line after it begins."""
 
-    schema: str
+    name: str
     start: int
     end: int
-
-    @property
-    def name(self) -> str:
-        return re.split(r"[^\w.]", self.schema)[0]
 
 
 def weave(edit: Edit, fragment: str) -> None:
@@ -47,7 +43,7 @@ def weave(edit: Edit, fragment: str) -> None:
 
 
 def _entries(text: str) -> list[Entry]:
-    found = [*SCHEMA.finditer(text)]
+    found = [*NAME.finditer(text)]
     ends = [*(later.start() for later in found[1:]), len(text)]
     wholes = [OF_THE_NEXT.sub("", text[one.start() : end]) for one, end in zip(found, ends)]
     return [Entry(one[1], one.start(), one.start() + len(whole)) for one, whole in zip(found, wholes)]
