@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,11 @@ from fork.weave import yamls
 from fork.weave.file_kinds import Fragment
 from fork.weave.unweave import COMPILED, LISTS, additions, reasons, unweave
 
-HEADER = "# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.\n"
+HEADER = """\
+# The stack: its PRs in order, the paths each introduces, and where the fragments go in PyTorch's files. A path with an
+# anchor is a fragment: what the stack adds to PyTorch's file, and beside what. Without one it is a new file.
+# `fork check` runs `operator_tests`, PyTorch's OpInfo suites, which the tool brings, for each operator.
+"""
 
 
 @dataclass
@@ -49,7 +53,7 @@ def stack_files(taken: Branch) -> Writing:
             contents = [text and _including(text, own - upstreams) for text, own in zip(contents, operators)]
         _place(writing, path, contents, names)
     writing.left_out.sort(key=lambda line: re.split("[: ]", line)[0])
-    writing.files["stack/series.yaml"] = HEADER + _series(writing, taken)
+    writing.files["stack/series.yaml"] = series_text(_series(writing, taken))
     return writing
 
 
@@ -128,7 +132,7 @@ def _advice(path: str, what: str) -> str:
     return ", and no lines around it tell where: move it beside lines that the file has once"
 
 
-def _series(writing: Writing, taken: Branch) -> str:
+def _series(writing: Writing, taken: Branch) -> dict[str, object]:
     introduces = iter(writing.introduces)
     entries: list[dict[str, object]] = []
     for pr in taken.prs:
@@ -141,7 +145,12 @@ def _series(writing: Writing, taken: Branch) -> str:
     data |= {"prs": entries} if taken.strict else {"strict": False, "prs": entries}
     if writing.anchors:
         data["anchors"] = {path: _rules(kind) for path, kind in sorted(writing.anchors.items())}
-    return yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
+    return data
+
+
+def series_text(data: Mapping[str, object]) -> str:
+    """What series.yaml says of a stack."""
+    return HEADER + yaml.safe_dump(data, sort_keys=False, width=1000, allow_unicode=True)
 
 
 def _rules(kind: Fragment) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jinja2
 
+from fork.checkout.branch_to_stack import series_text
+from fork.checkout.whole_branch import OPERATOR_TESTS
 from fork.engine.compile import toolchain
 from fork.folders import BROUGHT
 from fork.new import places
@@ -54,10 +56,12 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
     pr = "explicit" if explicit else "composite"
     form = "with a kernel and a gradient of its own" if explicit else "composed of other operators"
     title = f"Add torch.{op.name}, {form}"
-    values = context(op, explicit) | {
-        "pr": pr,
-        "title": title if len(title) <= 72 else f"Add torch.{op.name}"[:72],
-        "paths": paths.values(),
+    title = title if len(title) <= 72 else f"Add torch.{op.name}"[:72]
+    values = context(op, explicit) | {"pr": pr, "title": title}
+    series = {
+        "wheel_suffix": op.name.replace("_", ""),
+        "operator_tests": OPERATOR_TESTS,
+        "prs": [{"name": pr, "title": title, "introduces": [*paths.values()]}],
         "anchors": anchors,
     }
     environment = jinja2.Environment(
@@ -69,7 +73,7 @@ def stack(op: Operator, explicit: bool, read: places.Read) -> dict[str, str]:
     )
     texts = {path: environment.get_template(f"{name}.j2").render(values) for name, path in paths.items()}
     texts[".gitignore"] = "/build/\n"
-    texts["stack/series.yaml"] = environment.get_template("series.yaml.j2").render(values)
+    texts["stack/series.yaml"] = series_text(series)
     texts[f"stack/{pr}/PR.md"] = environment.get_template("PR.md.j2").render(values)
     return {path: _formatted(path, re.sub(r"\n{3,}$", "\n", text.lstrip("\n"))) for path, text in texts.items()}
 

@@ -155,7 +155,9 @@ def test_the_stack_of_a_branch(tree: Path, tool: Tool) -> None:
     assert_expected_inline(
         (folder / "stack/series.yaml").read_text(),
         """\
-# A stack read from a branch. Its PRs in order, the paths each introduces, and where its fragments go.
+# The stack: its PRs in order, the paths each introduces, and where the fragments go in PyTorch's files. A path with an
+# anchor is a fragment: what the stack adds to PyTorch's file, and beside what. Without one it is a new file.
+# `fork check` runs `operator_tests`, PyTorch's OpInfo suites, which the tool brings, for each operator.
 wheel_suffix: mine
 operator_tests: test/test_ops.py
 strict: false
