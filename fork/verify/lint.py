@@ -143,12 +143,10 @@ def needed(entry: Mapping[str, Any], tree: Path) -> Linter:
 
 def _copy(checkout: Checkout, tip: str, tree: Path) -> None:
     """The files of a commit, as a repository of their own: lintrunner wants to be in one."""
-    tree.mkdir()
-    archive = tree.with_suffix(".tar")
-    checkout.git("archive", "--format=tar", f"--output={archive}", tip)
-    process.run(["tar", "-xf", archive, "-C", tree], "the copy of the checkout failed")
-    archive.unlink()
-    process.run(["git", "-C", tree, "init", "--quiet"], "the copy of the checkout failed")
+    index = {"GIT_INDEX_FILE": str(tree.with_suffix(".index"))}
+    checkout.git("read-tree", tip, **index)
+    checkout.git("checkout-index", "--all", f"--prefix={tree}/", **index)
+    process.run(["git", "init", "--quiet", tree], "the copy of the checkout failed")
 
 
 def _generate(tree: Path) -> list[str]:
