@@ -34,13 +34,9 @@ class Writing:
     anchors: dict[str, Fragment] = field(default_factory=dict)
 
 
-def take(tree: Path, since: str | None, home: Path) -> Branch:
-    """The branch of a checkout, as far as its files can be part of a stack."""
-    return whole_branch.take(tree, since, home, _problems, line=True)
-
-
-def stack_files(taken: Branch) -> Writing:
-    """The folder's content for a branch."""
+def stack_files(tree: Path, since: str | None, home: Path) -> tuple[Branch, Writing]:
+    """The branch of a checkout, as far as its files can be part of a stack, and the content of the stack's folder."""
+    taken = whole_branch.take(tree, since, home, _problems, line=True)
     names = [commit.name for commit in taken.commits]
     said = {one: taken.said(one) for one in taken.outline()}
     files = {str(taken.description_file(one).relative_to(taken.root)): text for one, text in said.items() if text}
@@ -54,7 +50,7 @@ def stack_files(taken: Branch) -> Writing:
         _place(writing, path, contents, names)
     writing.left_out.sort(key=lambda line: re.split("[: ]", line)[0])
     writing.files["stack/series.yaml"] = series_text(_series(writing, taken))
-    return writing
+    return taken, writing
 
 
 def _problems(path: str, contents: Sequence[bytes | None]) -> list[str]:

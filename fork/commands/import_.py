@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from fork.arguments import add_branch_arguments
-from fork.checkout import branch_to_stack
+from fork.checkout.branch_to_stack import stack_files
 from fork.checkout.whole_branch import refuse_left_out
 from fork.engine.wheel import disk
 from fork.errors import ForkError
@@ -26,8 +26,7 @@ def run(args: argparse.Namespace) -> int:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ForkError(f"{folder} is not empty: give a new folder")
     refuse_inside(folder, args.tree)
-    taken = branch_to_stack.take(args.tree, getattr(args, "since", None), folder)
-    writing = branch_to_stack.stack_files(taken)
+    taken, writing = stack_files(args.tree, getattr(args, "since", None), folder)
     print(f"stack    {taken.summary}", file=sys.stderr, flush=True)
     if not getattr(args, "added_only", False):
         refuse_left_out(writing.left_out, taken.checkout, "stack")
