@@ -67,8 +67,7 @@ class Kind(Enum):
         self.says = says
 
 
-# What the libraries of a wheel are made of, and what lies around it there.
-CODE = r"(?:aten/src|c10|caffe2|torch/(?:csrc|nativert|headeronly))/"
+CODE = f"(?:{'|'.join(FOLDERS)})"
 COMPILED = r"(?:c|cc|cpp|cu|h|hpp|cuh)$"
 AROUND = r"(?:README|LICENSE|[\w.-]*\.(?:md|rst|gitignore|sh|bat|patch|ipynb|clang-(?:tidy|format)|sup|imp|json))$"
 # The first pattern that a path matches from its begin tells its kind.

@@ -118,12 +118,10 @@ def _uncommitted(checkout: Checkout, begun: Start) -> State:
     loose = checkout.git("ls-files", "--others", "--exclude-standard", "-z").split("\0")
     extra: dict[str, bytes] = {}
     for path in filter(None, loose):
-        if path.endswith("/"):
-            continue  # a repository of its own
         try:
             content = (checkout.path / path).read_bytes()
             content.decode()
-        except (UnicodeDecodeError, OSError):
+        except (UnicodeDecodeError, OSError):  # such as a repository of its own, which is a folder
             continue
         extra[path] = content
     return _state(checkout, "", f"{UNCOMMITTED}\n", rows, extra)

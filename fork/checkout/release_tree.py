@@ -85,14 +85,12 @@ class Tree:
     def text(self, path: str, branch: str | None = None) -> Text:
         """The source of a path: unchanged, or with what the branch changed in it brought to the release."""
         before = self.read(path)
+        branch = before if branch is None else branch
         if branch is None:
-            if before is None:
-                raise ForkError(f"{path} is not in {self.checkout.path} at {self.release[:10]}")
-            # Both name the same file in messages, so that two objects differ in code alone.
-            return Text(path, *[self._numbered(path, before, before)] * 2)
-        merged = self.merged(path, branch)
+            raise ForkError(f"{path} is not in {self.checkout.path} at {self.release[:10]}")
+        # Both name the same file in messages, so that two objects differ in code alone.
         old = None if before is None else self._numbered(path, before, branch)
-        return Text(path, old, self._numbered(path, merged, branch))
+        return Text(path, old, self._numbered(path, self.merged(path, branch), branch))
 
     def merged(self, path: str, branch: str) -> str:
         """The branch's file with what else the release has in it."""

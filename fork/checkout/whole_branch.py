@@ -28,6 +28,7 @@ HALF = 0.5  # the share of lines by which git takes a file for another that was 
 class Branch(Series):
     """`since` is where the branch `called` so began; `texts` are its files after each commit, None for one less."""
 
+    anchors: Mapping[str, Whole]
     checkout: Checkout
     since: str
     called: str
@@ -61,8 +62,7 @@ class Branch(Series):
 
     def history(self, path: str) -> list[str | None]:
         """The text of a file where the branch began and after each commit, None where there is none."""
-        kind = self.kind(path)
-        start = kind.text if isinstance(kind, Whole) else None
+        start = self.anchors[path].text if path in self.anchors else None
         states = (state.get(path) if path in state else start for state in self.texts)
         return [start, *(held.read_text() if isinstance(held, Held) else held for held in states)]
 
@@ -72,10 +72,8 @@ class Branch(Series):
         state = self.state(commit)
         texts = {old: state[new].read_text() for old, new in self.moved(commit).items()}
         for path, file in self.of_kind(state, Whole).items():
-            kind, start = kind_of(path), self.anchors[path]
-            assert isinstance(start, Whole)
-            text = file.read_text()
-            if kind and kind.fate is Fate.COMPILED and (kind in READ_BY_GENERATORS or lines(text) != lines(start.text)):
+            kind, text, start = kind_of(path), file.read_text(), self.anchors[path].text
+            if kind and kind.fate is Fate.COMPILED and (kind in READ_BY_GENERATORS or lines(text) != lines(start)):
                 texts[path] = text
         return texts
 
@@ -86,9 +84,7 @@ class Branch(Series):
         new = self.of_kind(self.state(commit), New)
         sources = {path: Counter(new[path].read_text().splitlines()) for path in new if _is_source(path)}
         for path in sorted(filter(_is_source, self.gone(commit))):
-            start = self.anchors[path]
-            assert isinstance(start, Whole)
-            own = Counter(start.text.splitlines())
+            own = Counter(self.anchors[path].text.splitlines())
             shares = {
                 other: (own & text).total() / max(own.total(), text.total(), 1)
                 for other, text in sources.items()
