@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from fork.errors import refuse_all
 from fork.weave import cpp, lines, pieces, python, yamls
 from fork.weave.edit import Edit
-from fork.weave.file_kinds import File, Fragment, Kind, New, Place, Whole
+from fork.weave.file_kinds import File, Fragment, Kind, New, Whole
 from fork.weave.merge import merged
 
 WEAVERS: Mapping[str, Callable[[Edit, str], None]] = {
@@ -55,7 +55,11 @@ def weave_all(
             problems.append(f"{path}: the base has no such file")
             continue
         if isinstance(kind, Fragment) and here != path and here.endswith(".rst"):
-            content, kind = lines.in_rst(content), _in_rst(kind)
+            places = {
+                lines.in_rst(container): tuple(replace(place, target=lines.in_rst(place.target)) for place in spots)
+                for container, spots in kind.places.items()
+            }
+            content, kind = lines.in_rst(content), replace(kind, places=places)
         edit = _weave(here, base, content, kind)
         woven[here] = edit.result()
         problems += edit.problems
@@ -88,14 +92,6 @@ def _weave(path: str, base: str, text: str, kind: Fragment | Whole) -> Edit:
 
 def _bytes(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
-
-
-def _in_rst(fragment: Fragment) -> Fragment:
-    places = {
-        lines.in_rst(container): tuple(Place(p.relation, lines.in_rst(p.target)) for p in spots)
-        for container, spots in fragment.places.items()
-    }
-    return replace(fragment, places=places)
 
 
 def refuse_unwoven(problems: Sequence[str]) -> None:
