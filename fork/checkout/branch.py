@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -62,10 +63,8 @@ def start(checkout: Checkout, since: str | None) -> Start:
     begun = [_left(checkout, f"refs/tags/{tag}", tag) for tag in releases[:1]]
     for ref in refs:
         if ref != own:
-            try:
+            with suppress(ForkError):  # a branch of another history
                 begun.append(_left(checkout, ref, ref.split("/", 2)[2]))
-            except ForkError:
-                continue  # a branch of another history
     if not begun:
         raise ForkError(f"{checkout.path} has neither a release tag nor a main branch that HEAD left: give --since REV")
     return min(begun, key=lambda one: int(checkout.git("rev-list", "--count", f"{one.commit}..HEAD")))
