@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pygments.lexers.c_cpp import CppLexer
-from pygments.token import Keyword
+from pygments.lexers import get_lexer_by_name
 from torchgen import local
 from torchgen.api import native
 from torchgen.model import FunctionSchema
@@ -256,8 +255,8 @@ def _refuse_outputs(operator: Operator, func: FunctionSchema) -> None:
 
 def _is_word(name: str) -> bool:
     """Whether Python or C++ uses a name itself."""
-    kind, _ = next(CppLexer().get_tokens(name))
-    return keyword.iskeyword(name) or kind in Keyword
+    kind, _ = next(iter(get_lexer_by_name("cpp").get_tokens(name)))
+    return keyword.iskeyword(name) or kind[:1] == ("Keyword",)
 
 
 def _without_at(text: str) -> str:
