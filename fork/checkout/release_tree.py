@@ -94,6 +94,8 @@ class Tree:
 
     def merged(self, path: str, branch: str) -> str:
         """The branch's file with what else the release has in it."""
+        if branch == self.read(path):
+            return branch
         start, release = (None if text is None else text.encode() for text in (self.start(path), self.read(path)))
         return merged(branch.encode(), start, release, self.moved.get(path, path)).decode()
 
