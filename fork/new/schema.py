@@ -25,6 +25,8 @@ SAMPLES = {"int": "2", "SymInt": "2", "float": "1.5", "Scalar": "1.5", "bool": "
 NUMBERS = ("int", "float", "Scalar")
 # Python's types of the values that an argument may have as its default.
 VALUES = {"int": "int", "SymInt": "int", "float": "float int", "Scalar": "float int bool", "bool": "bool", "str": "str"}
+# Words of C++ that are names elsewhere.
+SOMETIMES = ("final", "module", "naked", "override", "restrict")
 # Names that PyTorch's generators or the written code give to something else.
 TAKEN = {"grad", "grads", "result", "output_mask", "grad_input_mask", "iter", "at", "torch", "np", "out", "name"}
 
@@ -256,7 +258,7 @@ def _refuse_outputs(operator: Operator, func: FunctionSchema) -> None:
 def _is_word(name: str) -> bool:
     """Whether Python or C++ uses a name itself."""
     kind, _ = next(iter(get_lexer_by_name("cpp").get_tokens(name)))
-    return keyword.iskeyword(name) or kind[:1] == ("Keyword",)
+    return keyword.iskeyword(name) or (kind[:1] == ("Keyword",) and name not in SOMETIMES)
 
 
 def _without_at(text: str) -> str:

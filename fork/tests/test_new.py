@@ -106,6 +106,10 @@ def test_what_the_suites_need_is_installed_first(tmp_path: Path, tool: Tool, mon
     assert commands[1].split()[:4] == ["python", "-m", "fork", "--root"]
 
 
+def test_words_of_cpp_that_are_names_elsewhere(tmp_path: Path) -> None:
+    assert new(tmp_path / "mine", "scaled(Tensor module, int final=1) -> Tensor").commits
+
+
 def test_a_source_file_that_pytorch_has(tmp_path: Path) -> None:
     series = new(tmp_path / "mine", "unary_ops(Tensor a) -> Tensor")
     assert {Path(path).name for path in series.state("explicit") if path.endswith(("Kernel.cpp", ".h"))} == {
@@ -150,6 +154,7 @@ REFUSED = {
     "_f(Tensor a) -> Tensor": "_f is private",
     "Fold(Tensor a) -> Tensor": "lower case, fold",
     "class(Tensor a) -> Tensor": "class is a word of Python or C++",
+    "f(Tensor xor) -> Tensor": "the argument xor has a name that means something else",
     "relu(Tensor a) -> Tensor": "has an operator relu already",
     "f(Tensor a, int b=x) -> Tensor": "x is not a value of b, which is int: write one such as 2",
     "f(Tensor a, bool b=true) -> Tensor": "true is not a value of b, which is bool: write one such as True",
